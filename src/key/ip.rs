@@ -296,14 +296,6 @@ fn parse_claim(claim: &str) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::parts_of;
-
-    #[test]
-    fn address_needs_no_port() {
-        let ip: IpAddr = "9.9.9.9".parse().unwrap();
-        let request = http::Request::builder().extension(ip);
-        assert_eq!(peer_ip().extract(&parts_of(request)), Ok(Key::from(ip)));
-    }
 
     #[test]
     fn error_names_the_network() {

@@ -101,32 +101,3 @@ impl Keys {
         redis_key
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::policy::Policy;
-
-    fn name(key: &[u8]) -> Vec<u8> {
-        let policy = Arc::new(Policy::new("user"));
-        Keys::new("tsw".into()).log(&LogId::new(policy, key))
-    }
-
-    #[test]
-    fn key_stays_inside_its_braces() {
-        assert_eq!(name(b"alice"), b"tsw:{=alice}:user");
-        assert_eq!(name(b""), b"tsw:{=}:user");
-        assert_eq!(name(b"}:admin"), b"tsw:{=%7D:admin}:user");
-        assert_eq!(name(b"{{\0\n%7D"), b"tsw:{={{\0\n%257D}:user");
-    }
-
-    #[test]
-    fn key_is_read_back_from_its_redis_key() {
-        let keys = Keys::new("tsw".into());
-        for key in [&b""[..], b"alice", b"}:user:ban", b"%7D%", b"a\0\n{", b"sha256:x"] {
-            let redis_key = keys.name(key, "user:ban");
-            assert_eq!(keys.key_of(&redis_key, "user:ban").unwrap().as_bytes(), key);
-        }
-        assert!(keys.key_of(b"tsw:{=alice}:other:ban", "user:ban").is_none());
-    }
-}

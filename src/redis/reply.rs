@@ -144,17 +144,6 @@ mod tests {
     }
 
     #[test]
-    fn each_request_has_its_reply_or_error() {
-        let numbers = packed(&[1.0, 4.0, -1.0, 0.0, 1_785_589_260_123_456.0]);
-        let replies = read(vec![numbers, text("WRONGTYPE Operation against a key")], 3).unwrap();
-        assert!(matches!(replies[0], Ok((1, 4))));
-        assert!(
-            matches!(&replies[1], Err(StoreError::Refused { code, .. }) if code == "WRONGTYPE")
-        );
-        assert!(matches!(replies[2], Ok((0, 1_785_589_260_123_456))));
-    }
-
-    #[test]
     fn reply_of_another_form_is_an_error() {
         let cases = [
             vec![],

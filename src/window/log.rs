@@ -237,22 +237,6 @@ mod tests {
     }
 
     #[test]
-    fn entry_exactly_one_window_old_is_out() {
-        let log = log(&[100]);
-        assert_eq!(log.state(109, quota(1, 10), 1).wait_us, 1);
-        assert_eq!(log.state(110, quota(1, 10), 1).wait_us, 0);
-        assert_eq!(log.state(110, quota(1, 10), 1).remaining, 1);
-    }
-
-    #[test]
-    fn lower_limit_waits_for_the_right_entry() {
-        let log = log(&[0, 10, 20, 30]);
-        assert_eq!(log.state(40, quota(2, 100), 1).wait_us, 80, "the second newest has to leave");
-        assert_eq!(log.state(40, quota(4, 100), 1).wait_us, 60);
-        assert_eq!(log.state(40, quota(5, 100), 1).wait_us, 0);
-    }
-
-    #[test]
     fn budget_waits_until_enough_has_left() {
         let mut log = Log::new();
         for (id, cost) in [3, 1, 4, 2].into_iter().enumerate() {

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use test_support::Redis;
-use test_support::strikes::policy;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{BanCursor, Bans, Limiter, Penalty, Policy, Quota};
+
+use crate::policy;
 
 test_support::on_every_store!(pages_show_each_ban_once);
 

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use test_support::strikes::{policy, provoke, run_into};
 use tokio::time::sleep;
 use tower_sliding_window::store::{Store, Strike};
 use tower_sliding_window::{Decision, Limiter, Penalty, Policy, Quota};
+
+use crate::{policy, provoke, run_into};
 
 test_support::on_every_store!(
     each_window_of_denials_is_one_strike,

@@ -152,34 +152,6 @@ async fn message_storm_says_at_once_what_is_not_counted() {
     program.kill();
 }
 
-#[test]
-fn message_storm_tells_of_each_of_many_storms() {
-    let line = |id: usize| move |group: usize| format!("group {group}\t{id}\n");
-    let input: String = (0..2).flat_map(|id| (0..20_000).map(line(id))).collect();
-    let (code, lines, logs) = fed(STORM, &["--threshold", "1/5s"], &input);
-    assert_eq!(code, Some(0), "{logs}");
-    let count = |kind| lines.iter().filter(|line| line.starts_with(kind)).count();
-    assert_eq!((count("storm start"), count("storm end")), (20_000, 20_000), "{logs}");
-}
-
-#[tokio::test]
-async fn message_storm_tells_of_one_storm_in_the_fleet() {
-    let redis = Redis::start().await;
-    let url = redis.url();
-    let flags = ["--simulate", "--threshold", "100/3s", "--redis", &url];
-    let programs = [start(STORM, &flags), start(STORM, &flags)];
-    let mut lines = Vec::new();
-    for program in programs {
-        let (status, logs, own) = program.stopped();
-        assert_eq!(status.code(), Some(0), "{logs}");
-        lines.extend(own);
-    }
-    lines.sort();
-    assert_eq!(lines.len(), 2, "{lines:?}");
-    assert!(lines[0].starts_with("storm end group=\"stormy\" peak=300 lasted="), "{lines:?}");
-    assert_eq!(lines[1], "storm start group=\"stormy\" count=101");
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn message_storm_records_groups_at_once() {
     let redis = Redis::start().await;

@@ -1,11 +1,12 @@
 //! Redis's clock steps: a step back never over-admits, and a step forward counts as time.
 
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
-use test_support::Redis;
+use test_support::fault;
 use test_support::fault::Fault;
+use test_support::{Redis, eventually};
 use tower_sliding_window::{Decision, FailurePolicy, Limiter, Quota};
 
 const MINUTE: i64 = 60_000_000;
@@ -49,15 +50,11 @@ impl ClockedRedis {
     /// counts on from there by the processor's clock.
     async fn set(&self, offset_us: i64) {
         std::fs::write(self.files.path().join("offset"), format!("{offset_us}\n")).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        eventually("the clock obeys", async || {
             let ahead_us = self.time_us().await - wall_clock_us();
-            if (ahead_us - offset_us).abs() < SECOND {
-                return;
-            }
-            assert!(Instant::now() < deadline, "the clock does not obey: {ahead_us} us ahead");
-        }
+            (ahead_us - offset_us).abs() < SECOND
+        })
+        .await;
     }
 
     async fn limiter(&self) -> Limiter {
@@ -103,11 +100,7 @@ async fn clock_step_back_never_over_admits() {
         client_sees: "earlier admissions stay in the window longer, by the length of the step; the \
                       wait includes it",
         added_latency: "none",
-        ..Fault::new(
-            18,
-            "Redis's clock steps back, and forward again later",
-            "clock_step_back_never_over_admits",
-        )
+        ..fault!(18, "Redis's clock steps back, and forward again later")
     }
     .write_row("0", "0 too many of 5 a minute, 90 s back and 90 s forward");
 }
@@ -126,7 +119,7 @@ async fn clock_step_forward_counts_as_time() {
     Fault {
         client_sees: "entries leave their windows earlier, by the length of the step",
         added_latency: "none",
-        ..Fault::new(19, "Redis's clock steps forward", "clock_step_forward_counts_as_time")
+        ..fault!(19, "Redis's clock steps forward")
     }
     .write_row("the limit", "5 too many in the minute before and after a step of a minute");
 }

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use test_support::proxy::{Fault, Proxy};
+use test_support::proxy::Proxy;
 use test_support::{Redis, eventually, patient};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{Limiter, Policy, Quota, RedisStore};
 
-use crate::until_redis_decides;
+use crate::{Far, limiter, store, until_redis_decides};
 
 const VALUES: &str = "tsw:{=address}:accounts:1h:distinct";
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -28,60 +28,32 @@ async fn is_admitted(limiter: &Limiter, value: &str) -> bool {
     limiter.check_value("address", value).await.unwrap().is_admitted()
 }
 
-/// A limiter whose network can be cut, and one beside it. `probe` decides for keys that nothing else uses.
-struct Two {
-    redis: Redis,
-    proxy: Proxy,
-    far: RedisStore,
-    near: RedisStore,
-    probe: Limiter,
+/// Returns the values of the log, and when each was last seen, in microseconds.
+async fn seen(redis: &Redis) -> Vec<(Vec<u8>, f64)> {
+    redis.run(&["ZRANGE", VALUES, "0", "-1", "WITHSCORES"]).await
 }
 
-impl Two {
-    async fn start() -> Self {
-        let redis = Redis::start().await;
-        let proxy = Proxy::to(redis.port()).await;
-        let far = RedisStore::builder().deny_cache(false).connect(proxy.url()).await.unwrap();
-        let near = redis.store_without_deny_cache().await;
-        let probe = Limiter::new(Policy::new("probe").quota(Quota::per_hour(1)), far.clone());
-        Self { redis, proxy, far, near, probe }
-    }
-
-    async fn cut(&self) {
-        self.proxy.set(Fault::Cut);
-        eventually("the process decides", async || {
-            let key = uuid::Uuid::new_v4().to_string();
-            let decided = self.probe.check(key).await;
-            decided.is_ok_and(|it| it.decided_by() != tower_sliding_window::DecidedBy::Store)
-        })
-        .await;
-    }
-
-    async fn mend(&self) {
-        self.proxy.set(Fault::None);
-        until_redis_decides(&self.probe).await;
-    }
+/// Returns a limiter that decides for keys that nothing else uses.
+fn probe(store: &RedisStore) -> Limiter {
+    limiter(Policy::new("probe").quota(Quota::per_hour(1)), store)
 }
 
 #[tokio::test]
 async fn values_of_an_outage_are_written_back() {
-    let two = Two::start().await;
-    let (far, near) = (accounts(two.far.clone()), accounts(two.near.clone()));
+    let redis = Redis::start().await;
+    let process = Far::from(&redis).await;
+    let (far, near) = (accounts(process.store.clone()), accounts(store(redis.url()).await));
     assert!(is_admitted(&far, "alice").await);
-    let score = async || {
-        two.redis.run::<Vec<(Vec<u8>, f64)>>(&["ZRANGE", VALUES, "0", "-1", "WITHSCORES"]).await
-    };
-    let before = score().await[0].1;
-    two.cut().await;
+    let before = seen(&redis).await[0].1;
+    process.cut().await;
     sleep(Duration::from_millis(100)).await;
     assert!(is_admitted(&far, "alice").await, "she is there");
     assert!(is_admitted(&far, "bob").await);
     assert!(!is_admitted(&far, "carol").await);
-    two.mend().await;
-    two.redis.has_entries(VALUES, 2).await;
+    process.mend().await;
+    redis.has_entries(VALUES, 2).await;
     eventually("alice was seen in the outage", async || {
-        let entries = score().await;
-        entries.iter().all(|(_, at)| *at > before)
+        seen(&redis).await.iter().all(|(_, at)| *at > before)
     })
     .await;
     assert!(!is_admitted(&near, "carol").await && is_admitted(&near, "bob").await);
@@ -91,19 +63,15 @@ async fn values_of_an_outage_are_written_back() {
 async fn values_survive_a_loss_with_their_last_sight() {
     let mut redis = Redis::start().await;
     let store = redis.store_without_deny_cache().await;
-    let probe = Limiter::new(Policy::new("probe").quota(Quota::per_hour(1)), store.clone());
-    let ours = accounts(store);
+    let (probe, ours) = (probe(&store), accounts(store));
     for value in ["alice", "bob", "alice"] {
         assert!(is_admitted(&ours, value).await);
     }
-    let scores = async |redis: &Redis| -> Vec<(Vec<u8>, f64)> {
-        redis.run(&["ZRANGE", VALUES, "0", "-1", "WITHSCORES"]).await
-    };
-    let before = scores(&redis).await;
+    let before = seen(&redis).await;
     redis.restart().await;
     until_redis_decides(&probe).await;
     assert!(!is_admitted(&ours, "carol").await, "two accounts are known");
-    let after = scores(&redis).await;
+    let after = seen(&redis).await;
     assert_eq!(before.len(), after.len());
     for ((value, was), (same, is)) in before.iter().zip(&after) {
         assert_eq!(value, same, "in the order in which they were last seen");
@@ -118,27 +86,21 @@ async fn latest_sight_of_two_processes_survives_a_loss() {
     let mut redis = Redis::start().await;
     let (one, two) =
         (redis.store_without_deny_cache().await, redis.store_without_deny_cache().await);
-    let probes = [&one, &two]
-        .map(|store| Limiter::new(Policy::new("probe").quota(Quota::per_hour(1)), store.clone()));
+    let probes = [&one, &two].map(probe);
     let (one, two) = (accounts(one), accounts(two));
     assert!(is_admitted(&one, "alice").await);
     sleep(Duration::from_micros(BETWEEN_US as u64)).await;
     assert!(is_admitted(&two, "alice").await);
-    let seen = async |redis: &Redis| -> f64 {
-        let entries: Vec<(Vec<u8>, f64)> =
-            redis.run(&["ZRANGE", VALUES, "0", "0", "WITHSCORES"]).await;
-        entries[0].1
-    };
-    let before = seen(&redis).await;
+    let before = seen(&redis).await[0].1;
     redis.restart().await;
     for probe in &probes {
         until_redis_decides(probe).await;
     }
     assert!(is_admitted(&one, "bob").await);
-    let by_one = seen(&redis).await;
+    let by_one = seen(&redis).await[0].1;
     assert!((before - by_one - BETWEEN_US).abs() < 250_000.0, "{before} {by_one}");
     assert!(!is_admitted(&two, "carol").await);
-    let by_both = seen(&redis).await;
+    let by_both = seen(&redis).await[0].1;
     assert!((before - by_both).abs() < 250_000.0, "{before} {by_both}");
 }
 
@@ -167,15 +129,17 @@ async fn request_whose_reply_is_lost_takes_one_place() {
 
 #[tokio::test]
 async fn place_given_back_in_an_outage_is_free_afterwards() {
-    let two = Two::start().await;
-    let (far, near) = (jobs(1, HOUR, two.far.clone()), jobs(1, HOUR, two.near.clone()));
+    let redis = Redis::start().await;
+    let process = Far::from(&redis).await;
+    let far = jobs(1, HOUR, process.store.clone());
+    let near = jobs(1, HOUR, redis.store_without_deny_cache().await);
     let permit = far.acquire("tenant", Duration::ZERO).await.unwrap();
-    two.cut().await;
+    process.cut().await;
     drop(permit);
     let permit = far.acquire("tenant", Duration::ZERO).await.expect("this process decides");
     drop(permit);
     assert!(near.acquire("tenant", Duration::ZERO).await.is_err(), "Redis does not know it yet");
-    two.mend().await;
+    process.mend().await;
     eventually("the place is free", async || near.acquire("tenant", Duration::ZERO).await.is_ok())
         .await;
 }

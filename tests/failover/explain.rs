@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use test_support::{Redis, eventually};
+use test_support::{Redis, admit_cost, eventually};
 use tower_sliding_window::{DecidedBy, FailurePolicy, Quota, RedisStore, StoreError};
 
-use crate::{LOG, admitted, limiter, until_redis_decides, user};
+use crate::{LOG, limiter, until_redis_decides, user};
 
 #[tokio::test]
 async fn local_log_is_explained_in_an_outage() {
     let mut redis = Redis::start().await;
     let ours = limiter(user(3), &RedisStore::connect(redis.url()).await.unwrap());
-    let before = admitted(&ours, 1).await;
+    let before = admit_cost(&ours, 1).await;
     redis.kill();
-    let during = admitted(&ours, 1).await;
+    let during = admit_cost(&ours, 1).await;
     let explained = ours.explain("alice").await.unwrap();
     assert_eq!((explained.decided_by, &*explained.store), (DecidedBy::LocalLog, "memory"));
     let ids: Vec<_> = explained.quotas[0].admissions.iter().map(|it| it.id).collect();
@@ -27,7 +27,7 @@ async fn local_log_is_explained_in_an_outage() {
     })
     .await;
     // An explanation leaves it to a check to write back what Redis has lost.
-    admitted(&ours, 1).await;
+    admit_cost(&ours, 1).await;
     redis.has_entries(LOG, 3).await;
     assert_eq!(ours.explain("alice").await.unwrap().quotas[0].free, 0);
 }
@@ -38,7 +38,7 @@ async fn failure_policy_is_explained() {
     let store = RedisStore::connect(redis.url()).await.unwrap();
     let with = |limit, on_failure| limiter(user(limit).budget(), &store).failure_policy(on_failure);
     let (open, closed) = (with(1, FailurePolicy::Open), with(1, FailurePolicy::Closed));
-    admitted(&open, 1).await;
+    admit_cost(&open, 1).await;
     assert!(!open.explain("alice").await.unwrap().admitted);
     redis.kill();
     let explained = open.explain("alice").await.unwrap();
@@ -48,7 +48,7 @@ async fn failure_policy_is_explained() {
     assert!(!matches!(error, StoreError::CostAboveLimit { .. }), "{error}");
 
     let share = with(9, FailurePolicy::local(3));
-    admitted(&share, 1).await;
+    admit_cost(&share, 1).await;
     let explained = share.explain("alice").await.unwrap();
     assert_eq!((explained.quotas[0].quota, explained.quotas[0].free), (Quota::per_hour(3), 1));
     let error = share.explain_cost("alice", 4).await.unwrap_err();

@@ -6,11 +6,12 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use test_support::fault;
 use test_support::fault::Fault;
 use test_support::load::{LIMIT, Load};
 use test_support::proxy::{self, Proxy};
 use test_support::{Redis, Worker};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower_sliding_window::FailurePolicy;
 
 use crate::store;
@@ -37,11 +38,7 @@ const KILL_CLIENTS: &[&str] = &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "y
 async fn redis_is_killed_and_comes_back_empty() {
     let redis = tokio::sync::Mutex::new(Redis::start().await);
     let store = store(redis.lock().await.url()).await;
-    let fault = Fault::new(
-        1,
-        "`kill -9`, and a restart with an empty memory",
-        "redis_is_killed_and_comes_back_empty",
-    );
+    let fault = fault!(1, "`kill -9`, and a restart with an empty memory");
     let kill = async || redis.lock().await.kill();
     fault.strikes(store, kill, async || redis.lock().await.restart().await).await;
 }
@@ -51,7 +48,7 @@ async fn redis_stands_still_for_a_while() {
     let redis = Redis::start().await;
     let fault = Fault {
         added_latency: "the response timeout, for requests under way at the start",
-        ..Fault::new(3, "SIGSTOP, and SIGCONT later", "redis_stands_still_for_a_while")
+        ..fault!(3, "SIGSTOP, and SIGCONT later")
     };
     let stop = async || redis.signal("STOP");
     fault.strikes(store(redis.url()).await, stop, async || redis.signal("CONT")).await;
@@ -64,7 +61,7 @@ async fn the_scripts_are_flushed() {
         client_sees: "no difference: the next call loads the script",
         added_latency: "one round trip, once for each script",
         decided_here: false,
-        ..Fault::new(4, "SCRIPT FLUSH", "the_scripts_are_flushed")
+        ..fault!(4, "SCRIPT FLUSH")
     };
     let flush = async || {
         for _ in 0..20 {
@@ -82,7 +79,7 @@ async fn everything_is_flushed() {
         added_latency: "none",
         over_admission: LIMIT as usize,
         decided_here: false,
-        ..Fault::new(5, "FLUSHALL", "everything_is_flushed")
+        ..fault!(5, "FLUSHALL")
     };
     commands(fault, &["FLUSHALL"], &["PING"]).await;
 }
@@ -92,20 +89,9 @@ async fn foreign_script_keeps_redis_busy() {
     let redis = Redis::start_with(&["--lua-time-limit", "20"]).await;
     let fault = Fault {
         added_latency: "the response timeout, for requests under way at the start",
-        ..Fault::new(
-            6,
-            "an endless script (BUSY), and SCRIPT KILL",
-            "foreign_script_keeps_redis_busy",
-        )
+        ..fault!(6, "an endless script (BUSY), and SCRIPT KILL")
     };
-    let mut connection = admin(&redis.url()).await;
-    let busy = async || {
-        tokio::spawn(async move {
-            let mut script = redis::cmd("EVAL");
-            script.arg("while true do end").arg(0);
-            let _ = script.exec_async(&mut connection).await;
-        });
-    };
+    let busy = async || drop(redis.keep_busy().await);
     let kill = async || redis.run::<()>(&["SCRIPT", "KILL"]).await;
     fault.strikes(store(redis.url()).await, busy, kill).await;
 }
@@ -117,11 +103,7 @@ async fn connections_are_killed_again_and_again() {
         client_sees: "no difference: requests under way are repeated with their UUIDs",
         added_latency: "a new connection and one round trip",
         decided_here: false,
-        ..Fault::new(
-            7,
-            "CLIENT KILL of all connections, 50 times",
-            "connections_are_killed_again_and_again",
-        )
+        ..fault!(7, "CLIENT KILL of all connections, 50 times")
     };
     let kill = async || {
         for _ in 0..50 {
@@ -138,11 +120,7 @@ async fn network_passes_nothing_on() {
     let proxy = Proxy::to(redis.port()).await;
     let fault = Fault {
         added_latency: "the response timeout, for requests under way at the start",
-        ..Fault::new(
-            10,
-            "a network that keeps connections and drops all data",
-            "network_passes_nothing_on",
-        )
+        ..fault!(10, "a network that keeps connections and drops all data")
     };
     let set = async |what| proxy.set(what);
     let (begin, end) = (set(proxy::Fault::Stall), set(proxy::Fault::None));
@@ -155,7 +133,7 @@ async fn redis_has_no_memory_left() {
     let fault = Fault {
         client_sees: "no difference: the process decides for new keys, Redis for keys with a log",
         added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..Fault::new(11, "OOM under `noeviction`", "redis_has_no_memory_left")
+        ..fault!(11, "OOM under `noeviction`")
     };
     let store = store(redis.url()).await;
     // Windows that Redis has already still have room made in them: only new keys are refused.
@@ -164,7 +142,7 @@ async fn redis_has_no_memory_left() {
     // One rule alone: of several, Redis admits also above its memory. Their script begins with a
     // command that frees memory, and a script that has written may go on.
     let load = Load::of_one_rule(store, FailurePolicy::default());
-    fault.has_struck(load, free).await;
+    fault.ends(load, Instant::now(), free).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,7 +150,7 @@ async fn log_key_has_another_type() {
     let fault = Fault {
         client_sees: "no difference: the process decides for that user, Redis for all others",
         added_latency: "one round trip for that user",
-        ..Fault::new(12, "WRONGTYPE on one user's log", "log_key_has_another_type")
+        ..fault!(12, "WRONGTYPE on one user's log")
     };
     let log = "tsw:{=user-7}:user:2s";
     commands(fault, &["SET", log, "x", "PX", "600000"], &["DEL", log]).await;
@@ -182,11 +160,7 @@ async fn log_key_has_another_type() {
 async fn user_may_no_longer_call_scripts() {
     let fault = Fault {
         added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..Fault::new(
-            13,
-            "NOPERM: the Redis user may no longer call scripts",
-            "user_may_no_longer_call_scripts",
-        )
+        ..fault!(13, "NOPERM: the Redis user may no longer call scripts")
     };
     let user = ["ACL", "SETUSER", "default"];
     let (forbid, allow) =
@@ -197,11 +171,7 @@ async fn user_may_no_longer_call_scripts() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_suddenly_wants_a_password() {
     let redis = Redis::start().await;
-    let fault = Fault::new(
-        14,
-        "NOAUTH: Redis demands a password that the client does not have",
-        "redis_suddenly_wants_a_password",
-    );
+    let fault = fault!(14, "NOAUTH: Redis demands a password that the client does not have");
     let mut admin = admin(&redis.url()).await;
     let mut again = admin.clone();
     let lock = async || {
@@ -219,11 +189,7 @@ async fn redis_is_still_loading_its_data() {
     let slow = ["--key-load-delay", "6000", "--rdbcompression", "no"];
     let redis = tokio::sync::Mutex::new(Redis::start_with(&slow).await);
     let store = store(redis.lock().await.url()).await;
-    let fault = Fault::new(
-        15,
-        "LOADING: a restart with much data to load",
-        "redis_is_still_loading_its_data",
-    );
+    let fault = fault!(15, "LOADING: a restart with much data to load");
     let restart = async || {
         let mut redis = redis.lock().await;
         let fill = "local value = string.rep('x', 2 * 1024 * 1024)
@@ -240,11 +206,7 @@ async fn the_server_becomes_a_replica() {
     let other = Redis::start().await;
     let fault = Fault {
         added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..Fault::new(
-            16,
-            "READONLY: the server becomes a replica, and later a master again, empty",
-            "the_server_becomes_a_replica",
-        )
+        ..fault!(16, "READONLY: the server becomes a replica, and later a master again, empty")
     };
     let port = other.port().to_string();
     commands(fault, &["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"]).await;
@@ -264,11 +226,10 @@ fn worker_process() {
     let Ok(url) = std::env::var("WORKER_REDIS_URL") else { return };
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let fault = Fault::new(
-            17,
-            "no file descriptor left for a new connection",
-            "no_file_descriptor_is_left",
-        );
+        let fault = Fault {
+            test: "no_file_descriptor_is_left",
+            ..fault!(17, "no file descriptor left for a new connection")
+        };
         let mut admin = admin(&url).await;
         // A shell that is there already: without descriptors no other can be started.
         let mut shell = Command::new("sh").stdin(Stdio::piped()).spawn().unwrap();

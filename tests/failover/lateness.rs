@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use test_support::fault;
 use test_support::fault::Fault;
 use test_support::load::{Load, WINDOW};
 use test_support::proxy::{self, Proxy};
@@ -39,7 +40,7 @@ async fn distant_redis_decides() {
             let fault = Fault {
                 client_sees: "no difference: Redis decides",
                 added_latency: "one round trip",
-                ..Fault::new(number, name.leak(), "distant_redis_decides")
+                ..fault!(number, name.leak())
             };
             fault.report(&responses, 0);
         });
@@ -77,11 +78,7 @@ async fn saturated_process_is_no_outage() {
     let fault = Fault {
         client_sees: "no difference: Redis decides",
         added_latency: "the time for which the machine is busy",
-        ..Fault::new(
-            34,
-            "none: 5,000 users at once, on a machine that has other work",
-            "saturated_process_is_no_outage",
-        )
+        ..fault!(34, "none: 5,000 users at once, on a machine that has other work")
     };
     let measured = format!("{USERS} decided by Redis, the slowest in {slowest} ms");
     fault.write_row("0", &measured);

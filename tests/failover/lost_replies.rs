@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use test_support::fault;
 use test_support::fault::Fault;
 use test_support::proxy::Proxy;
 use test_support::{Redis, admit};
@@ -51,11 +52,7 @@ async fn lost_reply_counts_once() {
     Fault {
         client_sees: "no difference: the request is repeated with its UUID",
         added_latency: "a new connection and one round trip",
-        ..Fault::new(
-            8,
-            "a reply lost after the script has run, 1,000 times",
-            "lost_reply_counts_once",
-        )
+        ..fault!(8, "a reply lost after the script has run, 1,000 times")
     }
     .write_row(
         "0",

@@ -18,9 +18,7 @@ mod soak;
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Admitted, DecidedBy, Decision, Limiter, Policy, PolicyHandle, Quota, RedisStore,
-};
+use tower_sliding_window::{DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore};
 
 /// The log of [`user`] and the key `alice`.
 const LOG: &str = "tsw:{=alice}:user:1h";
@@ -36,13 +34,6 @@ fn limiter(policy: impl Into<PolicyHandle>, store: &(impl Store + Clone)) -> Lim
 /// A store without the deny cache: a denial that is remembered for a second would hide what Redis says.
 async fn store(url: String) -> RedisStore {
     RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
-}
-
-async fn admitted(limiter: &Limiter, cost: u32) -> Admitted {
-    match limiter.check_cost("alice", cost).await.unwrap() {
-        Decision::Admitted(admitted) => admitted,
-        Decision::Denied(denied) => panic!("{denied:?}"),
-    }
 }
 
 /// Checks new keys until Redis decides about them, or until the process does.

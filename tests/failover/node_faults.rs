@@ -1,6 +1,7 @@
 //! What happens to requests when one of several Redis servers fails: one test a fault, under load
 //! before, during and after it.
 
+use test_support::fault;
 use test_support::fault::Fault;
 use test_support::load::{LIMIT, Load, USERS, WINDOW};
 use test_support::requests::by_user;
@@ -33,16 +34,16 @@ async fn two_instances_lose_their_redis() {
         Load::start(store, FailurePolicy::local(2))
     };
     let (ours, theirs) = (start().await, start().await);
-    ours.until_the_store_decides().await;
+    ours.until_decided_by(DecidedBy::Store).await;
     sleep(WINDOW / 4).await;
     let killed = Instant::now();
     redis.kill();
-    ours.until_decided_here().await;
+    ours.until_decided_by(DecidedBy::LocalLog).await;
     sleep(WINDOW).await;
     redis.restart().await;
     let decided = async {
-        ours.until_the_store_decides().await;
-        theirs.until_the_store_decides().await;
+        ours.until_decided_by(DecidedBy::Store).await;
+        theirs.until_decided_by(DecidedBy::Store).await;
         Instant::now()
     };
     let (ended, back) = tokio::join!(decided, ours.store_must_be_back());
@@ -55,7 +56,7 @@ async fn two_instances_lose_their_redis() {
     let fault = Fault {
         client_sees: "half the quota at each instance",
         over_admission: LIMIT as usize,
-        ..Fault::new(2, "the same with two instances, `local:2`", "two_instances_lose_their_redis")
+        ..fault!(2, "the same with two instances, `local:2`")
     };
     let over = answers.over_admitted();
     assert!(over < fault.over_admission, "{over} more than the limit, which is less than twice it");
@@ -66,11 +67,7 @@ async fn two_instances_lose_their_redis() {
 async fn sentinel_names_another_master() {
     let watched = Mutex::new(Sentinels::start().await);
     let store = store(watched.lock().await.servers()).await;
-    let fault = Fault::new(
-        20,
-        "Sentinel: the master is killed, its replica is promoted",
-        "sentinel_names_another_master",
-    );
+    let fault = fault!(20, "Sentinel: the master is killed, its replica is promoted");
     let kill = async || watched.lock().await.master.kill();
     let promoted = async || is_promoted(&watched.lock().await.replica).await;
     fault.strikes(store, kill, promoted).await;
@@ -84,11 +81,7 @@ async fn cluster_primary_is_killed() {
         client_sees: "no difference: the process decides for the keys of its slots, Redis for \
                       all others",
         added_latency: "twice the response timeout",
-        ..Fault::new(
-            21,
-            "Cluster: a primary is killed, its replica is promoted",
-            "cluster_primary_is_killed",
-        )
+        ..fault!(21, "Cluster: a primary is killed, its replica is promoted")
     };
     let kill = async || cluster.lock().await.nodes[1].kill();
     let promoted = async || {
@@ -105,11 +98,7 @@ async fn cluster_loses_its_majority() {
     let store = store(cluster.lock().await.servers()).await;
     let fault = Fault {
         added_latency: "twice the response timeout",
-        ..Fault::new(
-            22,
-            "Cluster: the majority is killed, and comes back",
-            "cluster_loses_its_majority",
-        )
+        ..fault!(22, "Cluster: the majority is killed, and comes back")
     };
     let kill = async || {
         let mut cluster = cluster.lock().await;
@@ -137,7 +126,7 @@ async fn slots_move_from_node_to_node() {
     let layer =
         by_user(policy, store(cluster.servers()).await).rule(second, key::header("x-user-id"));
     let load = Load::through(layer.failure_policy(FailurePolicy::default()));
-    load.until_the_store_decides().await;
+    load.until_decided_by(DecidedBy::Store).await;
     sleep(WINDOW / 4).await;
     let began = Instant::now();
     let mut rounds = 0;
@@ -149,7 +138,7 @@ async fn slots_move_from_node_to_node() {
         rounds += 1;
     }
     let ended = Instant::now();
-    load.until_the_store_decides().await;
+    load.until_decided_by(DecidedBy::Store).await;
     sleep(WINDOW * 5 / 4).await;
     let answers = load.stop().await;
     answers.statuses(&[200, 429]);
@@ -158,11 +147,7 @@ async fn slots_move_from_node_to_node() {
     let fault = Fault {
         client_sees: "no difference: the process decides where Redis cannot while a slot moves",
         added_latency: "a redirection",
-        ..Fault::new(
-            23,
-            "Cluster: every user's slot moves between nodes, many times",
-            "slots_move_from_node_to_node",
-        )
+        ..fault!(23, "Cluster: every user's slot moves between nodes, many times")
     };
     let during = answers.between(began, ended);
     assert!(during.count(|it| it.decided_by == Some(DecidedBy::Store)) > USERS);

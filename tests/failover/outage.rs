@@ -2,14 +2,14 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use test_support::{Redis, admit, eventually};
+use test_support::{Redis, admit, admit_cost, eventually};
 use tokio::time::sleep;
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{
     Admitted, DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };
 
-use crate::{Far, LOG, admitted, limiter, store, until_redis_decides, user};
+use crate::{Far, LOG, limiter, store, until_redis_decides, user};
 
 /// Starts a server, and a limiter on it.
 async fn start(limit: u32) -> (Redis, Limiter) {
@@ -25,7 +25,7 @@ async fn outage_admissions_are_written_back() {
     let started = SystemTime::now();
     let mut ids = Vec::new();
     for left in [4, 3, 2] {
-        let admitted = admitted(&ours, 1).await;
+        let admitted = admit_cost(&ours, 1).await;
         assert_eq!(admitted.remaining(), left);
         ids.push(*admitted.id().as_bytes());
     }
@@ -57,13 +57,13 @@ async fn outage_admissions_are_written_back() {
 async fn emptied_redis_gets_lost_admissions_back() {
     let (mut redis, ours) = start(5).await;
     for _ in 0..3 {
-        admitted(&ours, 1).await;
+        admit_cost(&ours, 1).await;
     }
     redis.start_again();
     until_redis_decides(&ours).await;
     let theirs = limiter(user(5), &redis.store().await);
     for _ in 0..2 {
-        admitted(&theirs, 1).await;
+        admit_cost(&theirs, 1).await;
     }
     let decision = ours.check("alice").await.unwrap();
     let denied = decision.denied().expect("three and two are five");
@@ -78,7 +78,7 @@ async fn quiet_restart_never_over_admits() {
     let mut redis = Redis::start().await;
     let ours = limiter(user(3), &redis.store_without_deny_cache().await);
     for _ in 0..3 {
-        admitted(&ours, 1).await;
+        admit_cost(&ours, 1).await;
     }
     redis.restart().await;
     // No request fails: the first is sent again on a new connection.
@@ -94,10 +94,10 @@ async fn settled_in_an_outage_is_written_back() {
         let redis = Redis::start().await;
         let process = Far::from(&redis).await;
         let ours = process.limiter(user(20).budget());
-        let (less, more) = (admitted(&ours, 3).await, admitted(&ours, 3).await);
-        let cancelled = admitted(&ours, 3).await;
+        let (less, more) = (admit_cost(&ours, 3).await, admit_cost(&ours, 3).await);
+        let cancelled = admit_cost(&ours, 3).await;
         process.cut().await;
-        let (during, cancelled_too) = (admitted(&ours, 3).await, admitted(&ours, 3).await);
+        let (during, cancelled_too) = (admit_cost(&ours, 3).await, admit_cost(&ours, 3).await);
         for (admitted, actual) in [(&less, 1), (&more, 5), (&during, 7), (&during, 4)] {
             assert!(ours.settle(admitted, actual).await.unwrap());
         }
@@ -149,7 +149,7 @@ async fn high_costs_are_written_back() {
     let limiter = process.limiter(user(4_000_000_000).budget());
     process.cut().await;
     for _ in 0..1_500 {
-        admitted(&limiter, 2_000_000).await;
+        admit_cost(&limiter, 2_000_000).await;
     }
     process.mend().await;
     eventually("Redis decides", async || {
@@ -219,7 +219,7 @@ async fn outage_ends_when_its_runtime_is_gone() {
     .unwrap();
     redis.restart().await;
     until_redis_decides(&ours).await;
-    admitted(&ours, 1).await;
+    admit_cost(&ours, 1).await;
     redis.has_entries(LOG, 2).await;
 }
 

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use test_support::Redis;
 use test_support::requests::{by_user, from_user, ok, send};
+use test_support::{Redis, admit_cost};
 use tokio::time::sleep;
 use tower::{Layer, service_fn};
 use tower_sliding_window::{
     DecidedBy, FailurePolicy, MemoryStore, Policy, Quota, RedisStore, StoreError,
 };
 
-use crate::{LOG, admitted, limiter, until_redis_decides, user};
+use crate::{LOG, limiter, until_redis_decides, user};
 
 #[tokio::test]
 async fn instances_share_the_quota_in_an_outage() {
@@ -45,7 +45,7 @@ async fn open_policy_admits_without_counting() {
         .layer(service_fn(ok));
     redis.kill();
     for _ in 0..10 {
-        let admitted = admitted(&ours, 1).await;
+        let admitted = admit_cost(&ours, 1).await;
         assert_eq!((admitted.remaining(), admitted.timestamp()), (1, None));
         let decision = ours.check("alice").await.unwrap();
         assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
@@ -116,12 +116,7 @@ async fn full_memory_store_follows_failure_policy() {
         [(FailurePolicy::Open, 200), (FailurePolicy::Closed, 503), (FailurePolicy::default(), 503)]
     {
         let new = send(&service(on_failure), from_user("bob")).await;
-        assert_eq!(new.status, status);
-        if status == 503 {
-            let kind = new.problem()["type"].to_string();
-            assert!(kind.ends_with("#temporary-reduced-capacity\""), "{kind}");
-            assert_eq!((new.retry_after(), new.header("ratelimit")), (Some(1), None));
-        }
+        assert_eq!((new.status.as_u16(), new.header("ratelimit")), (status, None));
         let known = send(&service(on_failure), from_user("alice")).await;
         assert_eq!(known.status, 429, "a key with a log is held to it");
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use test_support::Redis;
 use test_support::load::{Load, Responses, WINDOW};
 use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, memory_kb};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{DecidedBy, FailurePolicy};
 
@@ -26,20 +26,9 @@ const FAULTS: [&str; 12] = [
     "NOPERM",
 ];
 
-/// What the process holds.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    resident_kib: u64,
-    descriptors: usize,
-}
-
-fn held() -> Held {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    Held {
-        resident_kib: line.split_whitespace().nth(1).unwrap().parse().unwrap(),
-        descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
-    }
+/// Returns how many KiB and how many descriptors the process holds.
+fn held() -> (u64, usize) {
+    (memory_kb("self", "VmRSS"), std::fs::read_dir("/proc/self/fd").unwrap().count())
 }
 
 async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fastrand::Rng) {
@@ -74,14 +63,7 @@ async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fast
         "CLIENT KILL" => redis.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await,
         "OOM" => between(redis, "CONFIG SET maxmemory", "1", span(), "0").await,
         "BUSY" => {
-            let client = redis::Client::open(redis.url()).unwrap();
-            let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-            let mut connection =
-                client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
-            let busy = tokio::spawn(async move {
-                let mut script = redis::cmd("EVAL");
-                let _ = script.arg("while true do end").arg(0).exec_async(&mut connection).await;
-            });
+            let busy = redis.keep_busy().await;
             sleep(span() + Duration::from_millis(500)).await;
             redis.run::<()>(&["SCRIPT", "KILL"]).await;
             busy.await.unwrap();
@@ -133,7 +115,7 @@ async fn faults_at_random() {
         inject(fault, &mut redis, &proxy, &mut random).await;
         faults += 1;
         let back = load.store_must_be_back().await;
-        load.until_the_store_decides().await;
+        load.until_decided_by(DecidedBy::Store).await;
         sleep(Duration::from_millis(500 + random.u64(0..1_500))).await;
 
         let new = load.take();
@@ -161,7 +143,7 @@ async fn faults_at_random() {
 
         samples.push(held());
         if Instant::now() >= next_line {
-            let Held { resident_kib, descriptors } = held();
+            let (resident_kib, descriptors) = held();
             println!(
                 "{:>5} s  {faults:>4} faults  {asked:>9} requests  {here:>6} admitted here  \
                  {resident_kib:>7} KiB  {descriptors:>3} descriptors",
@@ -173,9 +155,8 @@ async fn faults_at_random() {
     load.stop().await;
     // What it holds after the first fifth, in which everything has happened once, it still holds.
     let (early, late) = samples.split_at((samples.len() / 5).max(1));
-    let most = |samples: &[Held]| {
-        let resident = samples.iter().map(|it| it.resident_kib).max().unwrap_or(0);
-        (resident, samples.iter().map(|it| it.descriptors).max().unwrap_or(0))
+    let most = |samples: &[(u64, usize)]| {
+        samples.iter().fold((0, 0), |most, it| (most.0.max(it.0), most.1.max(it.1)))
     };
     let (early, late) = (most(early), most(late));
     println!("most held in the first fifth {early:?}, later {late:?}: (KiB, descriptors)");

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, StatusCode};
-use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt, Empty};
-use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
     Limiter, MemoryStore, Policy, Quota, RateLimitHeaders, SlidingWindowLayer, key,
 };
 
 use test_support::requests::from_user;
+
+use crate::streaming;
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -31,26 +31,9 @@ async fn free(store: &MemoryStore) -> u32 {
     Limiter::new(downloads(), store.clone()).peek("alice").await.unwrap().remaining()
 }
 
-type Body = Channel<Bytes, Infallible>;
-type Bodies = mpsc::UnboundedReceiver<Sender<Bytes, Infallible>>;
-
-/// A service whose responses are bodies that the test writes.
-fn streaming() -> (
-    impl Service<Request<String>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone,
-    Bodies,
-) {
-    let (bodies, receiver) = mpsc::unbounded_channel();
-    let service = service_fn(move |_| {
-        let (sender, body) = Channel::new(4);
-        bodies.send(sender).unwrap();
-        std::future::ready(Ok(Response::new(body)))
-    });
-    (service, receiver)
-}
-
 #[tokio::test(start_paused = true)]
 async fn place_is_held_until_the_body_has_ended() {
-    let (store, (service, mut bodies)) = (MemoryStore::new(), streaming());
+    let (store, (service, mut bodies)) = (MemoryStore::new(), streaming::<Infallible>());
     let service = layer(store.clone()).layer(service);
     let mut response = service.clone().oneshot(from_user("alice")).await.unwrap();
     let mut sender = bodies.recv().await.unwrap();
@@ -81,7 +64,7 @@ async fn place_is_free_after_the_last_frame() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_body_gives_the_place_back() {
-    let (store, (service, _bodies)) = (MemoryStore::new(), streaming());
+    let (store, (service, _bodies)) = (MemoryStore::new(), streaming::<Infallible>());
     let response = layer(store.clone()).layer(service).oneshot(from_user("alice")).await.unwrap();
     sleep(LEASE * 3).await;
     assert_eq!(free(&store).await, 0);
@@ -123,7 +106,7 @@ async fn client_that_hangs_up_gives_the_place_back() {
 
 #[tokio::test(start_paused = true)]
 async fn cancelled_response_holds_its_place_until_its_body_has_ended() {
-    let (store, (service, mut bodies)) = (MemoryStore::new(), streaming());
+    let (store, (service, mut bodies)) = (MemoryStore::new(), streaming::<Infallible>());
     let user = Policy::new("user").quota(Quota::per_hour(5));
     let limit = layer(store.clone()).rule(user.clone(), key::header("x-user-id"));
     let service = limit.cancel_if(|response| response.status() == StatusCode::OK).layer(service);
@@ -148,7 +131,7 @@ async fn denial_names_no_time() {
         ),
         (RateLimitHeaders::Legacy, None, None, None),
     ] {
-        let (store, (service, _bodies)) = (MemoryStore::new(), streaming());
+        let (store, (service, _bodies)) = (MemoryStore::new(), streaming::<Infallible>());
         let ip = Policy::new("ip").quota(Quota::per_minute(100)).budget();
         let layer = layer(store).rule(ip, key::constant("all")).headers(shown);
         let service = layer.headers_on_success(true).layer(service);
@@ -172,7 +155,7 @@ async fn denial_names_no_time() {
 
 #[tokio::test(start_paused = true)]
 async fn grpc_client_chooses_its_pause_itself() {
-    let (store, (service, _bodies)) = (MemoryStore::new(), streaming());
+    let (store, (service, _bodies)) = (MemoryStore::new(), streaming::<Infallible>());
     let service = layer(store).layer(service);
     let call = || {
         let mut request = from_user("alice");
@@ -206,21 +189,4 @@ async fn distinct_values_have_no_field_but_a_wait() {
     }
     let anonymous = service.oneshot(test_support::requests::request(&[])).await.unwrap();
     assert_eq!(anonymous.status(), StatusCode::UNAUTHORIZED);
-}
-
-#[test]
-#[should_panic(expected = "add it with `rule_distinct`")]
-fn rule_of_distinct_values_needs_a_value() {
-    let accounts = Policy::new("accounts").quota(Quota::per_minute(5)).distinct();
-    let _ = SlidingWindowLayer::new(accounts, key::peer_ip(), MemoryStore::new());
-}
-
-#[test]
-#[should_panic(expected = "make it with `Policy::distinct`")]
-fn value_needs_a_policy_that_counts_it() {
-    let _ = layer(MemoryStore::new()).rule_distinct(
-        Quota::per_minute(5),
-        key::peer_ip(),
-        key::header("x-user-id"),
-    );
 }

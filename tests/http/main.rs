@@ -18,3 +18,29 @@ mod settle;
 mod stack;
 mod tracing;
 mod waits;
+
+use std::convert::Infallible;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::channel::{Channel, Sender};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tower::{Service, service_fn};
+
+type Body<E> = Channel<Bytes, E>;
+type Bodies<E> = UnboundedReceiver<Sender<Bytes, E>>;
+
+/// Returns a service whose responses are bodies that the test writes, and the senders of these bodies.
+fn streaming<E: Send + 'static>() -> (
+    impl Service<Request<String>, Response = Response<Body<E>>, Error = Infallible, Future: Send>
+    + Clone,
+    Bodies<E>,
+) {
+    let (bodies, receiver) = unbounded_channel();
+    let service = service_fn(move |_| {
+        let (sender, body) = Channel::new(8);
+        let _ = bodies.send(sender);
+        std::future::ready(Ok(Response::new(body)))
+    });
+    (service, receiver)
+}

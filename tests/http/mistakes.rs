@@ -262,6 +262,8 @@ fn a_constructor_panics_at_its_caller() {
     panics_here("empty", || PolicyHandle::from(empty()));
     panics_here("no policy", || Policies::new([]));
     panics_here("/0 is not the length of an IPv6", || key::peer_ip().ipv6_prefix(0));
+    panics_here("an IPv6 network: it is 1 to 128", || key::peer_ip().ipv6_prefix(129));
+    panics_here("/0 is not the length of an IPv4", || key::peer_ip().ipv4_prefix(0));
     panics_here("/33 is not the length of an IPv4", || key::peer_ip().ipv4_prefix(33));
     panics_here("`instances`", || FailurePolicy::local(0));
     panics_here("`name`", || key::header("a b"));
@@ -269,7 +271,12 @@ fn a_constructor_panics_at_its_caller() {
     panics_here("empty", || Bans::new(empty(), MemoryStore::new()));
     panics_here("empty", || SlidingWindowLayer::new(empty(), by(), MemoryStore::new()));
     let layer = SlidingWindowLayer::new(ONE, by(), MemoryStore::new());
-    panics_here("empty", || layer.rule(empty(), by()));
+    panics_here("empty", || layer.clone().rule(empty(), by()));
+    panics_here("`Policy::distinct`", || layer.rule_distinct(ONE, by(), by()));
+    let accounts = || Policy::from(ONE).distinct();
+    panics_here("`rule_distinct`", || {
+        SlidingWindowLayer::new(accounts(), by(), MemoryStore::new())
+    });
     panics_here("`prefix` has a brace", || RedisStore::builder().prefix("a{b}"));
 }
 
@@ -282,7 +289,8 @@ async fn redis_never_up_warns_once() {
     while warnings.lines().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(recorded.knows("sliding_window_store_available{}") && recorded.available() == 0.0);
+    assert!(recorded.names().contains(&"sliding_window_store_available{}".to_owned()));
+    assert_eq!(recorded.available(), 0.0);
     // A few attempts more.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let lines = warnings.lines();

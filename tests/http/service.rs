@@ -15,12 +15,12 @@ use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
 use tower::buffer::Buffer;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
+use tower_sliding_window::store::{Check, Outcome, Store, StoreFuture};
 use tower_sliding_window::{MemoryStore, Quota, SlidingWindow};
 use tower_test::mock::{self, Handle, Mock};
 
-use test_support::StubStore;
 use test_support::requests::{by_user, from_user, ok, request};
+use test_support::{StubStore, outcome};
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
@@ -77,9 +77,7 @@ struct Held(Arc<Mutex<Option<oneshot::Sender<Outcome>>>>);
 
 impl Held {
     fn reply(&self, admitted: bool) {
-        let wait = Duration::from_micros(if admitted { 0 } else { 1 });
-        let state = QuotaState::new(0, wait, Duration::ZERO);
-        let outcome = Outcome::new(admitted, [LogOutcome::new([state])]);
+        let outcome = outcome(Duration::from_micros(if admitted { 0 } else { 1 }));
         let reply = self.0.lock().expect("no panic under the lock").take().expect("a check");
         let _ = reply.send(outcome);
     }
@@ -130,8 +128,7 @@ async fn unpolled_request_is_not_sent() {
         let counter = counter.clone();
         StoreFuture::later(async move {
             counter.fetch_add(1, Ordering::SeqCst);
-            let state = QuotaState::new(1, Duration::ZERO, Duration::ZERO);
-            Ok(Outcome::new(true, [LogOutcome::new([state])]))
+            Ok(outcome(Duration::ZERO))
         })
     };
     let layer = by_user(Quota::per_minute(9), StubStore(admit, || ())).cancel_if(|_| false);

@@ -1,7 +1,7 @@
 //! A response settles the budgets of its request: by its head, or by the end of its body, however that ends.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -20,6 +20,8 @@ use tower_sliding_window::store::Store;
 use tower_sliding_window::{
     Limiter, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key,
 };
+
+use crate::streaming;
 
 /// What a request reserves.
 const RESERVED: u32 = 400;
@@ -108,9 +110,7 @@ async fn response_waits_for_its_settlement() {
         }
     }));
     let response = tokio::spawn(service.oneshot(answered("70")));
-    let is_sent =
-        async || redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
-    eventually("the settlement is sent", is_sent).await;
+    redis.holds_back_a_call().await;
     assert!(!response.is_finished());
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     assert_eq!(response.await.unwrap().unwrap().status(), StatusCode::OK);
@@ -139,13 +139,9 @@ async fn request_without_a_response_keeps_its_reservation() {
 async fn stream<E: Send + 'static>(
     layer: SlidingWindowLayer,
 ) -> (Sender<Bytes, E>, impl Body<Data = Bytes, Error = E> + Unpin) {
-    let (sender, body) = Channel::<Bytes, E>::new(8);
-    let body = Arc::new(Mutex::new(Some(body)));
-    let service = layer.layer(service_fn(move |_: Request<String>| {
-        let body = body.lock().unwrap().take().expect("one request");
-        std::future::ready(Ok::<_, Infallible>(Response::new(body)))
-    }));
-    (sender, service.oneshot(from_user("alice")).await.unwrap().into_body())
+    let (service, mut bodies) = streaming();
+    let response = layer.layer(service).oneshot(from_user("alice")).await.unwrap();
+    (bodies.recv().await.unwrap(), response.into_body())
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use test_support::StubStore;
 use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
+use test_support::{StubStore, outcome};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower::{Service, service_fn};
 use tower_layer::Layer;
-use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
+use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
     Bans, Limiter, MemoryStore, OnBan, Overrides, Penalty, Policy, PolicyHandle, Quota,
     SlidingWindowLayer, StoreError, key,
@@ -137,8 +137,7 @@ async fn one_too_many_is_denied_by_a_peek() {
                 2 => return StoreFuture::later(std::future::pending()),
                 _ => peeked,
             };
-            let log = LogOutcome::new([QuotaState::new(0, wait, Duration::ZERO)]);
-            StoreFuture::ready(Ok(Outcome::new(wait.is_zero(), [log])))
+            StoreFuture::ready(Ok(outcome(wait)))
         };
         let layer = by_user(Quota::new(1, TEN), StubStore(reply, || ())).max_wait(TEN * 3);
         let service = layer.max_waiters(2).layer(service_fn(ok));
@@ -150,17 +149,6 @@ async fn one_too_many_is_denied_by_a_peek() {
         assert_eq!((fourth.status, fourth.retry_after()), (TOO_MANY, Some(expected)));
         assert!(!second.is_finished() && !third.is_finished());
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn hang_up_lets_the_next_request_go_on() {
-    let service = one_in_ten().layer(service_fn(ok));
-    assert_eq!(status(&service, "alice").await, OK);
-    let (first, second) = (start(&service, "alice").await, start(&service, "alice").await);
-    sleep(TEN / 2).await;
-    first.abort();
-    let (response, took) = second.await.unwrap();
-    assert_eq!((response.status, took), (OK, TEN - A_MOMENT), "its place is that of the first");
 }
 
 #[tokio::test(start_paused = true)]
@@ -241,9 +229,8 @@ async fn shadow_mode_does_not_wait() {
 async fn failed_store_ends_the_wait() {
     let calls = AtomicUsize::new(0);
     let reply = move |_: &Check| {
-        let full = LogOutcome::new([QuotaState::new(0, TEN, TEN)]);
         StoreFuture::ready(match calls.fetch_add(1, Ordering::Relaxed) {
-            0 => Ok(Outcome::new(false, [full])),
+            0 => Ok(outcome(TEN)),
             _ => Err(StoreError::Timeout),
         })
     };
@@ -257,80 +244,45 @@ async fn failed_store_ends_the_wait() {
 #[tokio::test(start_paused = true)]
 async fn denial_behind_others_knows_the_waits_of_its_other_logs() {
     let policy = |name: &str, quota| Policy::new(name).quota(quota);
-    let layer = by_user(policy("user", Quota::new(1, TEN)), MemoryStore::new())
-        .rule(policy("tenant", Quota::new(1, HOUR)), key::header("x-tenant"));
-    let service = layer.max_wait(TEN + TEN / 2).layer(service_fn(ok));
-    let sent = |user, tenant| {
-        let service = service.clone();
-        async move { send(&service, request(&[("x-user-id", user), ("x-tenant", tenant)])).await }
-    };
-    assert_eq!(sent("alice", "one").await.status, OK);
-    let waits = tokio::spawn(sent("alice", "two"));
-    sleep(A_MOMENT).await;
-    assert_eq!(sent("bob", "full").await.status, OK);
-    // Behind the request that waits for Alice's log. The log of the tenant is full for an hour.
-    let denied = sent("alice", "full").await;
-    assert_eq!(denied.status, TOO_MANY);
-    let retry_after = Duration::from_secs(denied.retry_after().unwrap());
-    sleep(retry_after).await;
-    assert_eq!(waits.await.unwrap().status, OK);
-    let again = sent("alice", "full").await;
-    assert_eq!(again.status, OK, "it was told {retry_after:?}, now {:?} s", again.retry_after());
+    for max_wait in [TEN + TEN / 2, TEN * 3] {
+        let layer = by_user(policy("user", Quota::new(1, TEN)), MemoryStore::new())
+            .rule(policy("tenant", Quota::new(1, HOUR)), key::header("x-tenant"));
+        let service = layer.max_wait(max_wait).layer(service_fn(ok));
+        let sent = |user, tenant| {
+            let (service, headers) = (service.clone(), [("x-user-id", user), ("x-tenant", tenant)]);
+            async move { send(&service, request(&headers)).await }
+        };
+        assert_eq!(sent("alice", "one").await.status, OK);
+        let waits = tokio::spawn(sent("alice", "two"));
+        sleep(A_MOMENT).await;
+        assert_eq!(sent("bob", "full").await.status, OK);
+        // Behind the request that waits for Alice's log. The log of the tenant is full for an hour.
+        let began = Instant::now();
+        let denied = sent("alice", "full").await;
+        assert_eq!((denied.status, began.elapsed()), (TOO_MANY, Duration::ZERO), "at once");
+        let retry_after = Duration::from_secs(denied.retry_after().unwrap());
+        sleep(retry_after).await;
+        assert_eq!(waits.await.unwrap().status, OK);
+        let again = sent("alice", "full").await;
+        assert_eq!(
+            again.status,
+            OK,
+            "it was told {retry_after:?}, now {:?} s",
+            again.retry_after()
+        );
+    }
 }
 
+/// It is denied at once, also behind others.
 #[tokio::test(start_paused = true)]
-async fn banned_request_waits_behind_others() {
+async fn banned_request_takes_no_place_among_those_that_wait() {
     let (user, network) = (
         Policy::new("user").quota(Quota::new(1, TEN)),
         Policy::new("network").quota(Quota::new(9, HOUR)).penalty(Penalty::manual()),
     );
     let store = MemoryStore::new();
     let bans = Bans::new(network.clone(), store.clone());
-    bans.impose("banned", HOUR, "").await.unwrap();
-    let layer = by_user(user, store).rule(network, key::header("x-network")).max_wait(HOUR * 2);
-    let service = layer.layer(service_fn(ok));
-    let sent = |network| {
-        let service = service.clone();
-        async move { send(&service, request(&[("x-user-id", "alice"), ("x-network", network)])).await }
-    };
-    assert_eq!(sent("good").await.status, OK);
-    assert_eq!(sent("banned").await.status, StatusCode::FORBIDDEN);
-    let _waits = tokio::spawn(sent("good"));
-    sleep(A_MOMENT).await;
-    let began = Instant::now();
-    assert_eq!(sent("banned").await.status, StatusCode::FORBIDDEN);
-    assert_eq!(began.elapsed(), Duration::ZERO, "a banned key is denied at once");
-}
-
-#[tokio::test(start_paused = true)]
-async fn request_waits_behind_others_although_its_own_log_is_full_for_an_hour() {
-    let policy = |name: &str, quota| Policy::new(name).quota(quota);
-    let layer = by_user(policy("user", Quota::new(1, TEN)), MemoryStore::new())
-        .rule(policy("tenant", Quota::new(1, HOUR)), key::header("x-tenant"));
-    let service = layer.max_wait(TEN * 3).layer(service_fn(ok));
-    let sent = |user, tenant| {
-        let service = service.clone();
-        async move { send(&service, request(&[("x-user-id", user), ("x-tenant", tenant)])).await }
-    };
-    assert_eq!(sent("alice", "one").await.status, OK);
-    assert_eq!(sent("bob", "full").await.status, OK);
-    let _waits = tokio::spawn(sent("alice", "two"));
-    sleep(A_MOMENT).await;
-    let began = Instant::now();
-    assert_eq!(sent("alice", "full").await.status, TOO_MANY);
-    assert_eq!(began.elapsed(), Duration::ZERO, "time alone frees its place too late");
-}
-
-/// A request that is banned takes no place, but those behind it are denied because of the place.
-#[tokio::test(start_paused = true)]
-async fn request_is_denied_because_of_a_banned_one_before_it() {
-    let (user, network) = (
-        Policy::new("user").quota(Quota::new(1, TEN)),
-        Policy::new("network").quota(Quota::new(9, HOUR)).penalty(Penalty::manual()),
-    );
-    let store = MemoryStore::new();
-    let bans = Bans::new(network.clone(), store.clone());
-    bans.impose("banned", HOUR, "").await.unwrap();
+    bans.impose("banned", TEN / 2, "").await.unwrap();
     let layer = by_user(user, store).rule(network, key::header("x-network"));
     let service = layer.max_wait(TEN * 2 + TEN / 2).layer(service_fn(ok));
     let start = |network| {
@@ -344,6 +296,8 @@ async fn request_is_denied_because_of_a_banned_one_before_it() {
         sent.push(start(network));
         sleep(A_MOMENT).await;
     }
+    assert!(sent[2].is_finished());
     let last = sent.pop().unwrap().await.unwrap();
+    assert_eq!(sent.pop().unwrap().await.unwrap(), StatusCode::FORBIDDEN);
     assert_eq!(last, OK, "there is room for it in 20 s, because the banned one takes no place");
 }

@@ -132,13 +132,3 @@ proptest! {
         prop_assert_eq!(key, of_peer(client));
     }
 }
-
-#[test]
-fn a_wrong_prefix_length_is_an_error() {
-    for (v4, v6) in [(0, 0), (33, 129)] {
-        let error = key::peer_ip().try_ipv4_prefix(v4).unwrap_err().to_string();
-        assert!(error.starts_with(&format!("/{v4} is not the length of an IPv4")), "{error}");
-        let error = key::peer_ip().try_ipv6_prefix(v6).unwrap_err().to_string();
-        assert!(error.contains("IPv6 network: it is 1 to 128"), "{error}");
-    }
-}

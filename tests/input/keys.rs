@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use redis::aio::ConnectionManager;
 use test_support::{Redis, patient};
+use tokio::task::JoinSet;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
 
@@ -44,8 +45,13 @@ fn hostile_keys() -> HashSet<Vec<u8>> {
 async fn each_has_its_own_window(store: impl Store, keys: &HashSet<Vec<u8>>) {
     let limiter = Limiter::new(Policy::new("user").quota(Quota::per_minute(1)), store);
     for expected in [true, false] {
+        let mut checks = JoinSet::new();
         for key in keys {
-            let admitted = limiter.check(&key[..]).await.unwrap().is_admitted();
+            let (limiter, key) = (limiter.clone(), key.clone());
+            checks
+                .spawn(async move { (limiter.check(&key[..]).await.unwrap().is_admitted(), key) });
+        }
+        for (admitted, key) in checks.join_all().await {
             let shown = key[..key.len().min(40)].escape_ascii();
             assert_eq!(admitted, expected, "{shown} of {} bytes", key.len());
         }

@@ -11,14 +11,7 @@ use tower_sliding_window::{
     Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
 };
 
-use crate::counting::{
-    caller_waits_until_another_is_over, callers_of_two_logs_wait_until_another_is_over,
-    cancelled_value_was_seen, check_without_a_value_is_an_error,
-    distinct_values_are_those_of_the_window, new_value_waits_until_one_has_left,
-    permit_holds_its_place_until_it_is_dropped, place_that_nobody_holds_is_free_after_the_lease,
-    request_in_flight_takes_a_place_in_all_logs_or_none, requests_in_flight_are_never_too_many,
-    value_of_a_denied_request_was_not_seen,
-};
+use crate::counting::*;
 
 /// Runs the laws on every store, and on servers that need a connection of their own kind.
 macro_rules! laws {
@@ -60,7 +53,7 @@ async fn over_tls() {
     let files = Certificates::make();
     let (certificate, key, authority) = (&files.certificate, &files.key, &files.authority);
     let redis = Redis::start().await;
-    let port = tls::in_front_of(redis.port(), certificate, key, authority).await;
+    let port = tls::in_front_of(redis.port(), &files).await;
     let url = format!("rediss://127.0.0.1:{port}");
     RedisStore::connect(url.clone()).await.expect_err("a certificate of an unknown authority");
     let servers = RedisServers::one(url).unwrap();

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use test_support::requests::{by_user, from_user};
+use test_support::{admit_cost, retry_after};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Admitted, Decision, Limiter, Policy, PolicyHandle, Quota, StoreError};
+use tower_sliding_window::{Decision, Limiter, Policy, PolicyHandle, Quota, StoreError};
 
 test_support::on_every_store!(
     cost_counts_in_every_log_or_in_none,
@@ -18,13 +19,6 @@ test_support::on_every_store!(
 
 fn policy(name: &str, limit: u32) -> PolicyHandle {
     PolicyHandle::new(Policy::new(name).quota(Quota::per_minute(limit)).budget())
-}
-
-async fn reserve(limiter: &Limiter, cost: u32) -> Admitted {
-    match limiter.check_cost("alice", cost).await.unwrap() {
-        Decision::Admitted(admitted) => admitted,
-        Decision::Denied(denied) => panic!("{denied:?}"),
-    }
 }
 
 async fn left(limiter: &Limiter) -> u32 {
@@ -82,10 +76,10 @@ async fn cost_counts_in_every_log_or_in_none(store: impl Store + Clone) {
 
 async fn settled_request_takes_its_real_cost(store: impl Store + Clone) {
     let limiter = Limiter::new(Policy::from(Quota::per_minute(10)).budget(), store.clone());
-    let reserved = reserve(&limiter, 10).await;
+    let reserved = admit_cost(&limiter, 10).await;
     assert!(!limiter.check("alice").await.unwrap().is_admitted());
     assert!(limiter.settle(&reserved, 8).await.unwrap());
-    let other = reserve(&limiter, 2).await;
+    let other = admit_cost(&limiter, 2).await;
     for (cost, remaining) in [(1, 7), (1, 7), (4, 4), (u32::MAX, 0), (3, 5)] {
         assert!(limiter.settle(&reserved, cost).await.unwrap(), "above the limit too");
         assert_eq!(left(&limiter).await, remaining, "settled at {cost}");
@@ -114,14 +108,11 @@ async fn settled_request_takes_its_real_cost(store: impl Store + Clone) {
 async fn settling_counts_from_the_admission(store: impl Store) {
     let quota = Quota::new(5, Duration::from_millis(900));
     let limiter = Limiter::new(Policy::from(quota).budget(), store);
-    let early = reserve(&limiter, 2).await;
+    let early = admit_cost(&limiter, 2).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let late = reserve(&limiter, 1).await;
+    let late = admit_cost(&limiter, 1).await;
     assert!(limiter.settle(&early, 4).await.unwrap());
-    let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else {
-        panic!("the places are taken");
-    };
-    tokio::time::sleep(denied.retry_after()).await;
+    tokio::time::sleep(retry_after(&limiter, "alice").await).await;
     assert_eq!(left(&limiter).await, 4, "only the later request is left");
     assert!(!limiter.settle(&early, 3).await.unwrap(), "it has left the window");
     assert!(limiter.settle(&late, 3).await.unwrap());
@@ -170,7 +161,7 @@ async fn many_leave_a_budget_together(store: impl Store + Clone) {
     let mut admissions = tokio::task::JoinSet::new();
     for _ in 0..2_600_u32 {
         let long = long.clone();
-        admissions.spawn(async move { reserve(&long, 1_000_000).await });
+        admissions.spawn(async move { admit_cost(&long, 1_000_000).await });
     }
     admissions.join_all().await;
     let began = tokio::time::Instant::now();
@@ -182,9 +173,9 @@ async fn many_leave_a_budget_together(store: impl Store + Clone) {
     if began.elapsed() < Duration::from_millis(1_200) {
         assert_eq!(left(&long).await, 1_400_000_000);
     }
-    reserve(&short, 7).await;
+    admit_cost(&short, 7).await;
     assert_eq!(left(&short).await, 3_999_999_993);
     tokio::time::sleep(Duration::from_millis(1_700)).await;
     assert!(left(&long).await >= 3_999_999_993);
-    assert_eq!(reserve(&short, 4_000_000_000).await.remaining(), 0);
+    assert_eq!(admit_cost(&short, 4_000_000_000).await.remaining(), 0);
 }

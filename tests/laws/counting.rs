@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use fastrand::Rng;
-use test_support::eventually;
+use test_support::{admitted, eventually};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
@@ -19,13 +19,6 @@ fn accounts(limit: u32, window: Duration) -> Policy {
 
 fn jobs(limit: u32, lease: Duration) -> Policy {
     Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight()
-}
-
-fn admitted(decision: Decision) -> Admitted {
-    match decision {
-        Decision::Admitted(admitted) => admitted,
-        Decision::Denied(denied) => panic!("{denied:?}"),
-    }
 }
 
 fn timestamp(decision: &Decision) -> Duration {

@@ -5,13 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use test_support::{StubStore, admit};
+use test_support::{StubStore, admit, outcome};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep};
-use tower_sliding_window::store::{
-    Check, LogId, LogOutcome, Outcome, QuotaState, Store, StoreFuture,
-};
+use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
 use tower_sliding_window::{
     Admitted, Explanation, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
     WaitError,
@@ -206,11 +204,7 @@ async fn bound_counts_those_before() {
 }
 
 /// Waits in a task for a request of a cost.
-fn costly(
-    limiter: &Limiter,
-    policy: &PolicyHandle,
-    cost: u32,
-) -> JoinHandle<Result<Admitted, WaitError>> {
+fn costly(limiter: &Limiter, policy: &PolicyHandle, cost: u32) -> Waiter {
     let (limiter, policy) = (limiter.clone(), policy.clone());
     tokio::spawn(async move { limiter.until_admitted_all(|| [(&policy, "bob", cost)], None).await })
 }
@@ -287,11 +281,10 @@ async fn too_many_waiters_is_an_error_at_once() {
 async fn store_error_ends_one_wait() {
     let checks = AtomicUsize::new(0);
     let reply = move |_: &Check| {
-        let full = QuotaState::new(0, TEN, TEN);
         StoreFuture::ready(match checks.fetch_add(1, Ordering::Relaxed) {
             1 => Err(StoreError::Timeout),
-            2 => Ok(Outcome::new(true, [LogOutcome::new([QuotaState::default()])])),
-            _ => Ok(Outcome::new(false, [LogOutcome::new([full])])),
+            2 => Ok(outcome(Duration::ZERO)),
+            _ => Ok(outcome(TEN)),
         })
     };
     let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply, || ()));
@@ -420,19 +413,14 @@ async fn waiting_without_a_log_is_an_admission() {
 async fn caller_that_may_not_wait_ends_no_wait_of_another() {
     let checks = AtomicUsize::new(0);
     let reply = move |_: &Check| {
-        let full =
-            |wait| Ok(Outcome::new(false, [LogOutcome::new([QuotaState::new(0, wait, wait)])]));
         match checks.fetch_add(1, Ordering::Relaxed) {
             // The reply to the first caller comes late.
             0 => StoreFuture::later(async move {
                 sleep(Duration::from_millis(100)).await;
-                full(TEN)
+                Ok(outcome(TEN))
             }),
-            1 => StoreFuture::ready(full(TEN)),
-            _ => StoreFuture::ready(Ok(Outcome::new(
-                true,
-                [LogOutcome::new([QuotaState::default()])],
-            ))),
+            1 => StoreFuture::ready(Ok(outcome(TEN))),
+            _ => StoreFuture::ready(Ok(outcome(Duration::ZERO))),
         }
     };
     let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply, || ())).max_waiters(1);

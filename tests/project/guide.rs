@@ -17,18 +17,6 @@ const TWICE_AS_MANY: Figure = [8.0, 6.7, 5.4];
 const LOG_OF_200: Figure = [25_000.0, 20_600.0, 17_000.0];
 const LOG_OF_1000: Figure = [120_000.0, 103_000.0, 86_000.0];
 
-/// Returns the place of the figures of the server that the test runs on.
-async fn server(redis: &Redis) -> usize {
-    let info: String = redis.run(&["INFO", "server"]).await;
-    let valkey = info.lines().find_map(|line| line.strip_prefix("valkey_version:"));
-    match valkey.and_then(|version| version.split('.').next()) {
-        None => 0,
-        Some("8") => 1,
-        Some("9") => 2,
-        Some(major) => panic!("measure Valkey {major}, and write its figures here"),
-    }
-}
-
 /// Says whether a value is a figure of the guide, give or take a quarter.
 fn about(value: f64, figure: f64) -> bool {
     (figure * 0.75..figure * 1.25).contains(&value)
@@ -55,20 +43,18 @@ fn guide_says(texts: &[&str]) {
 #[tokio::test]
 async fn what_bans_take() {
     let redis = Redis::start().await;
-    let server = server(&redis).await;
     let store = redis.store().await;
     let penalty = "3/10m:1m,1h,24h".parse().unwrap();
     let policy = Policy::new("user").quota(Quota::per_minute(5)).penalty(penalty);
     Bans::new(policy, store).impose("bob", Duration::from_secs(60), "spam").await.unwrap();
     let ban = memory(&redis, "user:ban").await;
-    assert!(about(ban, BAN[server]), "{ban}");
+    assert!(about(ban, redis.figure(BAN).await), "{ban}");
     guide_says(&["A ban takes 120 bytes"]);
 }
 
 #[tokio::test]
 async fn log_size_past_128_entries() {
     let redis = Redis::start().await;
-    let server = server(&redis).await;
     let policy = Policy::new("user").quota(Quota::per_hour(1000));
     let limiter = Limiter::new(policy, redis.store().await);
     let mut sizes = Vec::new();
@@ -82,10 +68,10 @@ async fn log_size_past_128_entries() {
         panic!("five logs were measured");
     };
     let dearer = least_skiplist / 129.0 / (most_compact / 128.0);
-    assert!(about(dearer, DEARER[server]), "{sizes:?}");
-    assert!(about(two_hundred / hundred, TWICE_AS_MANY[server]), "{sizes:?}");
-    assert!(about(two_hundred, LOG_OF_200[server]), "{sizes:?}");
-    assert!(about(thousand, LOG_OF_1000[server]), "{sizes:?}");
+    assert!(about(dearer, redis.figure(DEARER).await), "{sizes:?}");
+    assert!(about(two_hundred / hundred, redis.figure(TWICE_AS_MANY).await), "{sizes:?}");
+    assert!(about(two_hundred, redis.figure(LOG_OF_200).await), "{sizes:?}");
+    assert!(about(thousand, redis.figure(LOG_OF_1000).await), "{sizes:?}");
     guide_says(&["25 kB on Redis, and 120 kB with a thousand; 17 kB and 86 kB on Valkey 9"]);
 }
 

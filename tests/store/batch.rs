@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Redis, eventually, patient};
+use test_support::{Redis, patient};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -29,17 +29,11 @@ fn send(store: &RedisStore, check: Check) -> Sent {
     tokio::spawn(async move { Ok((check, outcome.await?)) })
 }
 
-/// Waits until Redis, which is paused, has a call.
-async fn call_is_held_back(redis: &Redis) {
-    let clients = async || redis.run::<String>(&["INFO", "clients"]).await;
-    eventually("a call is held back", async || clients().await.contains("blocked_clients:1")).await;
-}
-
 /// Sends checks while two calls are under way, so that they go together.
 async fn together(redis: &Redis, store: &RedisStore, checks: Vec<Check>) -> Vec<Sent> {
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let held = ["alone", "first"].map(|key| send(store, check(key)));
-    call_is_held_back(redis).await;
+    redis.holds_back_a_call().await;
     let sent = checks.into_iter().map(|check| send(store, check)).collect();
     tokio::task::yield_now().await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
@@ -117,14 +111,16 @@ async fn checks_in_a_call_are_independent() {
                 assert_eq!(outcome.admitted, outcome.logs()[0].quotas()[0].wait().is_zero());
             }
             Ok((_, outcome)) => assert!(outcome.admitted && number != 27),
-            Err(StoreError::Refused { code, .. }) => {
+            Err(error) => {
+                assert!(!error.to_string().contains("user-7"), "{error}");
+                let StoreError::Refused { code, .. } = error else { panic!("{error}") };
                 assert_eq!((number, &*code), (27, "WRONGTYPE"));
             }
-            Err(error) => panic!("{error}"),
         }
     }
     assert_eq!(of_alice, 5, "the limit");
     redis.has_entries("tsw:{=alice}:user:60s", 5).await;
+    assert_eq!(redis.run::<String>(&["GET", "tsw:{=user-7}:user:60s"]).await, "no log");
 }
 
 #[tokio::test]
@@ -229,7 +225,7 @@ fn batch_outlives_its_runtime() {
         send(&store, check(key))
     };
     let _alone = send_on(&servers, "alone");
-    servers.block_on(call_is_held_back(&redis));
+    servers.block_on(redis.holds_back_a_call());
     let _taken = send_on(&first, "taken");
     std::thread::sleep(A_SECOND / 10);
     let queued = send_on(&servers, "queued");

@@ -2,12 +2,10 @@
 
 use std::time::Duration;
 
-use test_support::Redis;
+use test_support::{Redis, admit_cost, retry_after};
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Admitted, Bans, DecidedBy, Decision, Explanation, Limiter, Policy, Quota, StoreError,
-};
+use tower_sliding_window::{Bans, DecidedBy, Explanation, Limiter, Policy, Quota, StoreError};
 
 test_support::on_every_store!(
     explanation_lists_each_admission_and_what_a_denial_waits_for,
@@ -23,13 +21,6 @@ fn limiter(policy: &str, store: impl Store) -> Limiter {
     Limiter::new(quotas.fold(Policy::new("user"), Policy::quota).budget(), store)
 }
 
-async fn admit(limiter: &Limiter, cost: u32) -> Admitted {
-    match limiter.check_cost("alice", cost).await.unwrap() {
-        Decision::Admitted(admitted) => admitted,
-        Decision::Denied(denied) => panic!("{denied:?}"),
-    }
-}
-
 async fn explain(limiter: &Limiter) -> Explanation {
     limiter.explain("alice").await.unwrap()
 }
@@ -38,9 +29,9 @@ async fn explanation_lists_each_admission_and_what_a_denial_waits_for(store: imp
     let limiter = limiter("3/800ms,4/1h", store);
     let empty = explain(&limiter).await;
     assert!(empty.admitted && empty.ban.is_none() && empty.quotas[0].admissions.is_empty());
-    let first = admit(&limiter, 2).await;
+    let first = admit_cost(&limiter, 2).await;
     sleep(Duration::from_millis(300)).await;
-    let second = admit(&limiter, 1).await;
+    let second = admit_cost(&limiter, 1).await;
 
     let explained = explain(&limiter).await;
     assert!(!explained.admitted, "{explained}");
@@ -65,19 +56,16 @@ async fn explanation_lists_each_admission_and_what_a_denial_waits_for(store: imp
     let error = limiter.explain_cost("alice", 4).await.unwrap_err();
     assert!(matches!(error, StoreError::CostAboveLimit { cost: 4, limit: 3 }), "{error}");
 
-    let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else {
-        panic!("all places are taken");
-    };
-    assert!(denied.retry_after() <= explained.retry_after, "{denied:?}");
+    assert!(retry_after(&limiter, "alice").await <= explained.retry_after);
     sleep(explained.retry_after).await;
-    admit(&limiter, 1).await;
+    admit_cost(&limiter, 1).await;
 }
 
 async fn candidate_is_explained_and_denies_nothing(store: impl Store) {
     let policy = Policy::new("user").quota(Quota::per_hour(5)).budget();
     let policy = policy.candidate(Quota::per_minute(1));
     let limiter = Limiter::new(policy, store);
-    let only = admit(&limiter, 1).await;
+    let only = admit_cost(&limiter, 1).await;
     let explained = explain(&limiter).await;
     assert!(explained.admitted, "{explained}");
     assert_eq!(explained.candidates[0].waits_for, Some(only.id()));
@@ -90,7 +78,7 @@ async fn ban_record_is_explained(store: impl Store + Clone) {
     let quota = Quota::new(1, Duration::from_millis(300));
     let policy = || Policy::new("user").quota(quota).penalty("2/10m:1m,1h".parse().unwrap());
     let limiter = Limiter::new(policy(), store.clone());
-    admit(&limiter, 1).await;
+    admit_cost(&limiter, 1).await;
     assert_eq!(explain(&limiter).await.ban.unwrap().strikes, [] as [Duration; 0]);
     assert!(!limiter.check("alice").await.unwrap().is_admitted());
 
@@ -117,9 +105,9 @@ async fn ban_record_is_explained(store: impl Store + Clone) {
 
 async fn long_list_is_cut(store: impl Store) {
     let limiter = limiter("6000/1h", store);
-    let first = admit(&limiter, 1_000).await;
+    let first = admit_cost(&limiter, 1_000).await;
     for _ in 1..2_100 {
-        admit(&limiter, 2).await;
+        admit_cost(&limiter, 2).await;
     }
     let explained = limiter.explain_cost("alice", 1_000).await.unwrap();
     let quota = &explained.quotas[0];
@@ -134,7 +122,7 @@ async fn explanation_writes_nothing() {
     let on_redis = limiter("1/1h", redis.store().await);
     explain(&on_redis).await;
     assert!(redis.keys().await.is_empty(), "no log is made");
-    admit(&on_redis, 1).await;
+    admit_cost(&on_redis, 1).await;
     redis.run::<i64>(&["PEXPIRE", LOG, "600000"]).await;
     let dump = async || redis.run::<Vec<u8>>(&["DUMP", LOG]).await;
     let before = dump().await;
@@ -150,9 +138,9 @@ async fn explanation_writes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn text_is_readable_on_call() {
     let limiter = limiter("2/60s,9/10m", tower_sliding_window::MemoryStore::new());
-    let ids = [admit(&limiter, 1).await.id(), {
+    let ids = [admit_cost(&limiter, 1).await.id(), {
         tokio::time::advance(Duration::from_millis(12_345)).await;
-        admit(&limiter, 1).await.id()
+        admit_cost(&limiter, 1).await.id()
     }];
     let [first, second] = ids.map(|id| id.simple().to_string()[24..].to_owned());
     assert_ne!(first, second);
@@ -171,7 +159,7 @@ async fn text_is_readable_on_call() {
 #[tokio::test(start_paused = true)]
 async fn json_has_microseconds_and_no_key() {
     let limiter = limiter("1/60s", tower_sliding_window::MemoryStore::new());
-    let only = admit(&limiter, 1).await;
+    let only = admit_cost(&limiter, 1).await;
     tokio::time::advance(Duration::from_millis(1_500)).await;
     let json = serde_json::to_value(explain(&limiter).await).unwrap();
     let admission = serde_json::json!({

@@ -4,9 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use test_support::Redis;
-use tower_sliding_window::{
-    FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
-};
+use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError};
 
 #[tokio::test]
 async fn decision_is_one_script_call() {
@@ -56,18 +54,6 @@ async fn restart_repeats_no_member() {
     }
     assert_eq!(numbers[0], numbers[1], "the wrong design shows its fault");
     assert_ne!(members[0], members[1]);
-}
-
-#[tokio::test]
-async fn key_of_another_type_is_an_error() {
-    let redis = Redis::start().await;
-    let limiter = Limiter::new(Quota::per_minute(1), redis.store().await)
-        .failure_policy(FailurePolicy::Closed);
-    redis.run::<()>(&["SET", "tsw:{=alice}:default:1/60s:60s", "precious"]).await;
-    let error = limiter.check("alice").await.unwrap_err();
-    assert!(matches!(&error, StoreError::Refused { code, .. } if code == "WRONGTYPE"), "{error:?}");
-    assert!(!error.to_string().contains("alice"), "{error}");
-    assert_eq!(redis.run::<String>(&["GET", "tsw:{=alice}:default:1/60s:60s"]).await, "precious");
 }
 
 #[tokio::test]

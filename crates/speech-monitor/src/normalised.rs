@@ -252,8 +252,9 @@ mod tests {
         for character in '\0'..=char::MAX {
             let letters = look_alike(character).count();
             assert!(letters < LONGEST_SKELETON, "{character:?}: {letters}");
-            let once = normalised(&character.to_string());
-            if normalised(&once) != once {
+            let text = character.to_string();
+            let once = normalised(&text);
+            if once != text && normalised(&once) != once {
                 unstable.push((character, normalised(&once), once));
             }
         }

@@ -214,17 +214,7 @@ mod tests {
     const YEAR_US: u64 = 365 * 24 * 3600 * 1_000_000;
 
     #[test]
-    fn text_round_trips() {
-        for text in [
-            "events 20/10s mute 1h",
-            "peers 9/300s mute 48h",
-            "similar 2/1us 100% mute 5ms",
-            "similar 3/60s 90% min 4 mute 6h",
-        ] {
-            let rule: Rule = text.parse().unwrap();
-            assert_eq!(rule.to_string(), text);
-            assert_eq!(rule.to_string().parse::<Rule>().unwrap(), rule);
-        }
+    fn spaces_do_not_matter() {
         let spaced: Rule = "  similar  5/5m   90%  mute 12h ".parse().unwrap();
         assert_eq!(spaced, Rule::recommended()[0]);
     }

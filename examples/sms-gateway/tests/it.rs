@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
+use tempfile::TempPath;
 use test_support::acl::{May, make_user, nothing_was_refused};
-use test_support::policy_file::PolicyFile;
 use test_support::server_process::{HttpResponse, Server, cannot_start, refuses, run};
 use test_support::{Redis, eventually};
 use tokio::task::JoinHandle;
@@ -19,9 +19,15 @@ const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
 /// Starts a server with this limit of the receivers, that waits for Redis as long as a busy machine may need.
 fn start(receiver: &str, flags: &[&str]) -> Server {
-    let file = PolicyFile::new("policies.json", &policies(receiver).to_string());
-    let patient = ["--response-timeout", "10s"];
-    Server::start(GATEWAY, &[&patient, &ADMIN[..], &file.flags(), flags].concat())
+    let file = policy_file(&policies(receiver).to_string());
+    let named = ["--response-timeout", "10s", "--policies", file.to_str().unwrap()];
+    Server::start(GATEWAY, &[&named, &ADMIN[..], flags].concat())
+}
+
+fn policy_file(text: &str) -> TempPath {
+    let file = tempfile::Builder::new().suffix(".json").tempfile().unwrap();
+    std::fs::write(&file, text).unwrap();
+    file.into_temp_path()
 }
 
 fn policies(receiver: &str) -> Value {
@@ -269,9 +275,9 @@ fn a_failed_start_names_the_way_out() {
         (good.clone(), &["--hold-messages", "8192"], "must be below --max-connections"),
         (good, &["--global", "4294967295/1s"], "a token a nanosecond"),
     ] {
-        let file = PolicyFile::new("policies.json", &text);
-        let listen = ["--listen", "127.0.0.1:0"];
-        let output = run(GATEWAY, &[&listen, &file.flags()[..], flags].concat());
+        let file = policy_file(&text);
+        let named = ["--listen", "127.0.0.1:0", "--policies", file.to_str().unwrap()];
+        let output = run(GATEWAY, &[&named, flags].concat());
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(stderr.contains(part) && stderr.contains("hint: "), "{part}: {stderr}");

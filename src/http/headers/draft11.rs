@@ -116,20 +116,6 @@ mod tests {
     }
 
     #[test]
-    fn each_denial_shows_its_own_wait() {
-        let policy = Arc::new(Policy::new("user").quota("5/60s".parse().unwrap()));
-        let check = Check::new([LogId::new(policy, "k")]);
-        for wait_s in [37, 36, 37, 1, 60, 61, 3_600, 60] {
-            let full = LogOutcome::new([state(0, wait_s * 1_000_000, 0)]);
-            let usage = Usage::new(check.clone(), Outcome::new(false, [full]));
-            let mut headers = HeaderMap::new();
-            insert(&mut headers, &usage);
-            assert_eq!(headers["ratelimit-policy"], "\"user\";q=5;w=60");
-            assert_eq!(headers["ratelimit"], format!("\"user\";r=0;t={wait_s}"));
-        }
-    }
-
-    #[test]
     fn admission_shows_whole_windows() {
         let user = [state(0, 0, 400_000), state(3, 0, 100_000)];
         check(

@@ -286,25 +286,6 @@ mod tests {
         assert!(held < 1_000, "one ban stands, {held} records are held");
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn expired_records_make_room_for_a_strike() {
-        for _ in 0..20 {
-            let store = MemoryStore::with_capacity(4);
-            let limiter = Limiter::new(policy(), store.clone());
-            let bans = Bans::new(
-                Policy::new("other").quota(Quota::per_hour(1)).penalty(Penalty::manual()),
-                store,
-            );
-            for key in ["a", "b", "c", "d"] {
-                bans.impose(key, SECOND, "").await.unwrap();
-            }
-            tokio::time::advance(2 * SECOND).await;
-            assert!(limiter.check("e").await.unwrap().is_admitted());
-            let denied = limiter.check("e").await.unwrap();
-            assert!(denied.usage().banned_for().is_some(), "all four records have expired");
-        }
-    }
-
     #[test]
     fn numbers_of_logs_and_bans_are_right_after_a_storm() {
         let policy: Arc<Policy> = Arc::new(

@@ -1,10 +1,6 @@
 //! A Redis Cluster of real processes.
 
-use std::time::Duration;
-
-use tokio::time::{Instant, sleep};
-
-use crate::Redis;
+use crate::{Redis, eventually};
 
 const SLOTS: usize = 16384;
 const PRIMARIES: usize = 3;
@@ -69,25 +65,16 @@ impl Cluster {
 
     /// Waits until these nodes see a server for every slot.
     pub async fn serves_every_slot(&self, nodes: &[usize]) {
-        let nodes = nodes.iter().map(|number| &self.nodes[*number]);
-        Self::until(nodes, async |node| {
-            let info: String = node.run(&["CLUSTER", "INFO"]).await;
-            info.contains("cluster_state:ok")
-        })
-        .await;
+        for number in nodes {
+            let info = async || self.nodes[*number].run::<String>(&["CLUSTER", "INFO"]).await;
+            eventually("every slot is served", async || info().await.contains("cluster_state:ok"))
+                .await;
+        }
     }
 
-    async fn until_all_nodes(&self, is_so: impl AsyncFn(&Redis) -> bool) {
-        Self::until(self.nodes.iter(), is_so).await;
-    }
-
-    async fn until(nodes: impl Iterator<Item = &Redis>, is_so: impl AsyncFn(&Redis) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        for node in nodes {
-            while !is_so(node).await {
-                assert!(Instant::now() < deadline, "the nodes do not agree");
-                sleep(Duration::from_millis(20)).await;
-            }
+    async fn until_all_nodes(&self, are_so: impl AsyncFn(&Redis) -> bool) {
+        for node in &self.nodes {
+            eventually("the nodes agree", async || are_so(node).await).await;
         }
     }
 

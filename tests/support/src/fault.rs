@@ -7,10 +7,19 @@ use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{DecidedBy, FailurePolicy};
 
-use crate::load::{HttpResponse, LIMIT, Load, Responses, WINDOW};
+use crate::load::{HttpResponse, LIMIT, Load, Responses, USERS, WINDOW};
 
 /// The response timeout of the stores under test: the default.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Makes a fault with the usual bounds: its row's number and its name. The test is the one that it is made in.
+#[macro_export]
+macro_rules! fault {
+    ($number:expr, $name:expr) => {{
+        fn here() {}
+        $crate::fault::Fault::new($number, $name, std::any::type_name_of_val(&here))
+    }};
+}
 
 /// A fault and its bounds.
 #[derive(Clone, Copy)]
@@ -34,12 +43,13 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault with the usual bounds.
-    pub fn new(number: u32, name: &'static str, test: &'static str) -> Self {
+    /// A fault with the usual bounds. [`fault!`](crate::fault!) has the path of a function in the test.
+    pub fn new(number: u32, name: &'static str, path: &'static str) -> Self {
+        let test = path.split("::{{closure}}").next().unwrap().trim_end_matches("::here");
         Self {
             number,
             name,
-            test,
+            test: test.rsplit("::").next().unwrap(),
             client_sees: "no difference: the process decides",
             added_latency: "none after the first failure",
             over_admission: 0,
@@ -57,26 +67,22 @@ impl Fault {
         end: impl AsyncFnOnce(),
     ) -> Responses {
         let load = Load::start(store, FailurePolicy::default());
-        load.until_the_store_decides().await;
+        load.until_decided_by(DecidedBy::Store).await;
         sleep(WINDOW / 4).await;
         let began = Instant::now();
         begin().await;
         self.ends(load, began, end).await
     }
 
-    /// Has a fault end under load that is there already, and checks its bounds.
-    pub async fn has_struck(self, load: Load, end: impl AsyncFnOnce()) -> Responses {
-        self.ends(load, Instant::now(), end).await
-    }
-
-    async fn ends(self, load: Load, began: Instant, end: impl AsyncFnOnce()) -> Responses {
+    /// Has a fault end that began under this load, and checks its bounds.
+    pub async fn ends(self, load: Load, began: Instant, end: impl AsyncFnOnce()) -> Responses {
         if self.decided_here {
-            load.until_decided_here().await;
+            load.until_decided_by(DecidedBy::LocalLog).await;
             sleep(WINDOW * 3 / 4).await;
         }
         end().await;
         let decided = async {
-            load.until_the_store_decides().await;
+            load.until_decided_by(DecidedBy::Store).await;
             Instant::now()
         };
         let (ended, back) = tokio::join!(decided, load.store_must_be_back());
@@ -94,7 +100,8 @@ impl Fault {
 
     /// Writes the fault's row.
     pub fn report(&self, during: &Responses, over: usize) {
-        let during = during.of_users();
+        let during = during.those(|answer| answer.user < USERS);
+        let slowest = during.0.iter().map(HttpResponse::took).max().unwrap_or_default();
         let here = |it: &HttpResponse| it.decided_by == Some(DecidedBy::LocalLog);
         let bound = match self.over_admission {
             0 => "0".to_owned(),
@@ -105,9 +112,9 @@ impl Fault {
             "{over} too many; of {} responses {} admitted in the process, {} took {} ms or more, the slowest {} ms",
             during.0.len(),
             during.count(here),
-            during.slower_than(TIMEOUT),
+            during.count(|answer| answer.took() >= TIMEOUT),
             TIMEOUT.as_millis(),
-            during.slowest().as_millis()
+            slowest.as_millis()
         );
         self.write_row(&bound, &measured);
     }

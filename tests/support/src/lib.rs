@@ -8,7 +8,6 @@ pub mod clock;
 mod cluster;
 pub mod fault;
 pub mod load;
-pub mod policy_file;
 mod process;
 pub mod program;
 pub mod proxy;
@@ -18,7 +17,6 @@ pub mod requests;
 mod sentinel;
 pub mod server_process;
 mod stores;
-pub mod strikes;
 pub mod tls;
 pub mod warnings;
 mod worker;
@@ -26,18 +24,31 @@ mod worker;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tower_sliding_window::{Decision, Limiter};
+use tower_sliding_window::{Admitted, Decision, Limiter};
 
 pub use cluster::Cluster;
-pub use process::Process;
+pub use process::{Process, memory_kb};
 pub use redis_server::Redis;
 pub use sentinel::{MASTER, Sentinel, Sentinels};
-pub use stores::{StubStore, patient, patient_store};
+pub use stores::{StubStore, outcome, patient, patient_store};
 pub use worker::Worker;
 
 /// Checks a key, and returns whether it was admitted.
 pub async fn admit(limiter: &Limiter, key: &str) -> bool {
     limiter.check(key).await.unwrap().is_admitted()
+}
+
+/// Checks the key `alice` at a cost that must be admitted.
+pub async fn admit_cost(limiter: &Limiter, cost: u32) -> Admitted {
+    admitted(limiter.check_cost("alice", cost).await.unwrap())
+}
+
+/// Returns the admission that a decision must be.
+pub fn admitted(decision: Decision) -> Admitted {
+    match decision {
+        Decision::Admitted(admitted) => admitted,
+        Decision::Denied(denied) => panic!("{denied:?}"),
+    }
 }
 
 /// Checks a key that must be denied, and returns how long it has to wait.
@@ -52,11 +63,11 @@ pub async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
 ///
 /// # Panics
 ///
-/// If it does not hold within 30 seconds.
+/// If it does not hold within a minute.
 pub async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !holds().await {
-        assert!(Instant::now() < deadline, "not within 30 s: {what}");
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
         sleep(Duration::from_millis(5)).await;
     }
 }

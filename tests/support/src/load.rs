@@ -47,7 +47,8 @@ pub struct HttpResponse {
 }
 
 impl HttpResponse {
-    fn took(&self) -> Duration {
+    /// Returns how long the answer took.
+    pub fn took(&self) -> Duration {
         self.received.duration_since(self.sent)
     }
 }
@@ -122,26 +123,15 @@ impl Load {
         Self { going_on, tasks, answers }
     }
 
-    /// Waits until some request sent from now on was admitted as described.
-    async fn until(&self, what: &str, is_so: impl Fn(&HttpResponse) -> bool) {
+    /// Waits until some request sent from now on was admitted by the store, or by this process.
+    pub async fn until_decided_by(&self, by: DecidedBy) {
         let from = Instant::now();
-        eventually(what, async || {
+        eventually(&format!("decided by {by:?}"), async || {
             let answers = self.answers.lock().unwrap();
             let new = answers.iter().rev().take_while(|answer| answer.received >= from);
-            new.into_iter().any(|answer| answer.sent >= from && is_so(answer))
+            new.into_iter().any(|answer| answer.sent >= from && answer.decided_by == Some(by))
         })
         .await;
-    }
-
-    /// Waits until the store decides.
-    pub async fn until_the_store_decides(&self) {
-        self.until("decided by the store", |it| it.decided_by == Some(DecidedBy::Store)).await;
-    }
-
-    /// Waits until the process decides on its own.
-    pub async fn until_decided_here(&self) {
-        let here = Some(DecidedBy::LocalLog);
-        self.until("decided in the process", |it| it.decided_by == here).await;
     }
 
     /// Waits as long as the store may take to decide again after its return, and returns when that
@@ -185,18 +175,14 @@ impl Responses {
         self.those(|answer| (from..to).contains(&answer.sent))
     }
 
-    fn those(&self, are_so: impl Fn(&HttpResponse) -> bool) -> Self {
+    /// Returns those of which something holds.
+    pub fn those(&self, are_so: impl Fn(&HttpResponse) -> bool) -> Self {
         Self(self.0.iter().filter(|answer| are_so(answer)).cloned().collect())
     }
 
     /// Counts the answers of which something holds.
     pub fn count(&self, is_so: impl Fn(&HttpResponse) -> bool) -> usize {
         self.0.iter().filter(|answer| is_so(answer)).count()
-    }
-
-    /// Returns those of the users, without those of the crowd.
-    pub fn of_users(&self) -> Self {
-        self.those(|answer| answer.user < USERS)
     }
 
     /// Checks that the store has decided since a moment, but for requests here and there that it did
@@ -258,15 +244,5 @@ impl Responses {
                 "user {user} was admitted {admitted} times in {windows:.1} windows"
             );
         }
-    }
-
-    /// Returns the longest time an answer took.
-    pub fn slowest(&self) -> Duration {
-        self.0.iter().map(HttpResponse::took).max().unwrap_or_default()
-    }
-
-    /// Returns how many answers took at least so long.
-    pub fn slower_than(&self, time: Duration) -> usize {
-        self.count(|answer| answer.took() >= time)
     }
 }

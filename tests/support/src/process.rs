@@ -3,6 +3,15 @@
 use std::io;
 use std::process::{Child, Command, ExitStatus};
 
+/// Reads how much memory a process takes, `VmRSS`, or has ever taken, `VmHWM`, in kB. `self` is this process.
+pub fn memory_kb(process: &str, what: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status"));
+    let status = status.expect("the process runs, on Linux");
+    let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    number.expect("a line of the kernel").parse().expect("a number")
+}
+
 /// A running process. It is killed when this value is dropped.
 pub struct Process(pub(crate) Child);
 
@@ -24,11 +33,7 @@ impl Process {
 
     /// Returns how much memory the process takes, in kB.
     pub fn resident_kb(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()));
-        let status = status.expect("the process runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|line| line.trim().strip_suffix(" kB"));
-        number.expect("a line of the kernel").parse().expect("a number")
+        memory_kb(&self.id().to_string(), "VmRSS")
     }
 
     /// Returns how the process has ended, if it has.

@@ -29,13 +29,15 @@ pub struct Proxy {
     drops: Arc<Drops>,
 }
 
-/// The replies that the proxy drops.
+/// The replies that the proxy drops, and what it has seen.
 #[derive(Default)]
 struct Drops {
     to_drop: AtomicUsize,
     dropped: AtomicUsize,
     /// A text in requests whose replies are dropped, and of how many.
     marked: Mutex<(Vec<u8>, usize)>,
+    /// What each connection begins with.
+    beginnings: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Drops {
@@ -102,6 +104,11 @@ impl Proxy {
         *self.drops.marked.lock().unwrap() = (text.as_bytes().to_vec(), count);
     }
 
+    /// Returns what each connection so far began with.
+    pub fn beginnings(&self) -> Vec<Vec<u8>> {
+        self.drops.beginnings.lock().unwrap().clone()
+    }
+
     /// Returns how many replies were dropped so far.
     pub fn dropped(&self) -> usize {
         self.drops.dropped.load(Ordering::SeqCst)
@@ -122,8 +129,11 @@ async fn connection(
     let mut requests_fault = faults.clone();
     let seen = drops.clone();
     let requests = async move {
-        let mut buffer = vec![0; 64 * 1024];
+        let (mut buffer, mut is_first) = (vec![0; 64 * 1024], true);
         while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
+            if std::mem::take(&mut is_first) {
+                seen.beginnings.lock().unwrap().push(buffer[..length].to_vec());
+            }
             seen.see_request(&buffer[..length]);
             if requests_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err()
                 || to_server.write_all(&buffer[..length]).await.is_err()

@@ -85,11 +85,6 @@ impl RecordedMetrics {
         self.cells.lock().unwrap().clear();
     }
 
-    /// Returns whether there is such a metric.
-    pub fn knows(&self, name: &str) -> bool {
-        self.cells.lock().unwrap().contains_key(name)
-    }
-
     /// Returns the names of all metrics, with their labels.
     pub fn names(&self) -> Vec<String> {
         self.cells.lock().unwrap().keys().cloned().collect()

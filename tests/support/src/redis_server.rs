@@ -7,6 +7,7 @@ use std::time::Duration;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, InfoDict};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::{Process, eventually};
@@ -126,6 +127,37 @@ impl Redis {
     /// Waits until a log has so many entries.
     pub async fn has_entries(&self, log: &str, count: usize) {
         eventually("Redis knows them", async || self.entries(log).await == count).await;
+    }
+
+    /// Waits until the server, whose clients are paused, has a call.
+    pub async fn holds_back_a_call(&self) {
+        let clients = async || self.run::<String>(&["INFO", "clients"]).await;
+        eventually("a call is held back", async || clients().await.contains("blocked_clients:1"))
+            .await;
+    }
+
+    /// Returns the figure of this server: one of those on Redis 6.2 to 8.0, on Valkey 8 and on Valkey 9.
+    pub async fn figure(&self, figures: [f64; 3]) -> f64 {
+        let info: InfoDict = self.run(&["INFO", "server"]).await;
+        let valkey: Option<String> = info.get("valkey_version");
+        match valkey.as_deref().and_then(|version| version.split('.').next()) {
+            None => figures[0],
+            Some("8") => figures[1],
+            Some("9") => figures[2],
+            Some(major) => panic!("measure Valkey {major}, and write its figures in the tests"),
+        }
+    }
+
+    /// Keeps the server busy with an endless script, until it is killed.
+    pub async fn keep_busy(&self) -> JoinHandle<()> {
+        let client = Client::open(self.url()).unwrap();
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let mut connection =
+            client.get_multiplexed_async_connection_with_config(&config).await.unwrap();
+        tokio::spawn(async move {
+            let mut script = redis::cmd("EVAL");
+            let _ = script.arg("while true do end").arg(0).exec_async(&mut connection).await;
+        })
     }
 
     /// Sends the process a signal such as `STOP`.

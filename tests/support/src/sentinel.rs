@@ -1,11 +1,8 @@
 //! A master, its replicas and three Sentinels that watch them.
 
-use std::time::Duration;
-
 use tempfile::TempDir;
-use tokio::time::{Instant, sleep};
 
-use crate::Redis;
+use crate::{Redis, eventually};
 
 /// What the master is called.
 pub const MASTER: &str = "shop";
@@ -47,11 +44,7 @@ impl Sentinels {
             sentinels.push(Sentinel::start(master.port()).await);
         }
         let all = Self { master, replica, others, sentinels };
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while !all.know_each_other().await {
-            assert!(Instant::now() < deadline, "the Sentinels do not find each other");
-            sleep(Duration::from_millis(50)).await;
-        }
+        eventually("the Sentinels find each other", async || all.know_each_other().await).await;
         all
     }
 

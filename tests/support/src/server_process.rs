@@ -12,7 +12,6 @@ use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
-use crate::eventually;
 use crate::program::{Program, command};
 
 /// A running server. It is killed if the test ends before it does.
@@ -100,20 +99,9 @@ impl Server {
         self.send(self.order_request(sku, user)).await
     }
 
-    /// Waits until it has logged a text so many times.
-    pub async fn logs_until(&self, text: &str, times: usize) {
-        let has_logged = async || self.program.logs().matches(text).count() >= times;
-        eventually(&format!("{text:?} is logged"), has_logged).await;
-    }
-
     /// Sends `TERM`, `INT` or `HUP`.
     pub fn signal(&self, name: &str) {
         self.program.signal(name);
-    }
-
-    /// Returns how much memory it takes, in kB.
-    pub fn resident_kb(&self) -> u64 {
-        self.program.resident_kb()
     }
 
     /// Waits until the server stops; returns how, what it logged, and what else it printed.

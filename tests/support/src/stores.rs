@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use tower_sliding_window::store::{
-    Check, LogId, Outcome, RedisServers, RedisStoreBuilder, Store, StoreFuture,
+    Check, LogId, LogOutcome, Outcome, QuotaState, RedisServers, RedisStoreBuilder, Store,
+    StoreFuture,
 };
 use tower_sliding_window::{Explanation, RedisStore, StoreError};
 
@@ -76,6 +77,12 @@ macro_rules! on_every_store {
             })*
         }
     };
+}
+
+/// Returns the outcome of one log and one quota, without a free place, that an admission waits for so long for.
+pub fn outcome(wait: Duration) -> Outcome {
+    let state = QuotaState::new(0, wait, wait);
+    Outcome::new(wait.is_zero(), [LogOutcome::new([state])])
 }
 
 /// Answers each check by a function, and keeps nothing.

@@ -1,6 +1,6 @@
 //! TLS in front of a server that is built without it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -48,12 +48,8 @@ impl Certificates {
 
 /// Accepts TLS connections on a free port, from clients with a certificate of the authority, and
 /// passes on what they send to the server at this loopback port. Returns the port.
-pub async fn in_front_of(
-    server_port: u16,
-    certificate: &Path,
-    key: &Path,
-    authority: &Path,
-) -> u16 {
+pub async fn in_front_of(server_port: u16, files: &Certificates) -> u16 {
+    let Certificates { certificate, key, authority, .. } = files;
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();

@@ -91,7 +91,7 @@ async fn exempt_sender_is_delivered_in_an_outage() {
 }
 
 #[tokio::test]
-async fn known_mute_is_lost_in_an_outage_if_the_journal_is_full() {
+async fn known_mute_holds_in_an_outage_if_the_journal_is_full() {
     let mut redis = Redis::start().await;
     let store = RedisStore::builder().local_capacity(10).connect(redis.url()).await.unwrap();
     let rule: Rule = "similar 2/1m 90% mute 1h".parse().unwrap();

@@ -196,6 +196,8 @@ async fn denial_of_a_budget_is_repeated_at_a_cost_of_1_only() {
     assert_eq!(store.checks(), 6, "the quota of requests denies at any cost");
     assert!(of_tokens(1).await && !of_tokens(1).await && !of_tokens(1).await);
     assert_eq!(store.checks(), 8, "the denial of the last one is repeated");
+    assert!(!of_tokens(2).await);
+    assert_eq!(store.checks(), 9, "a higher cost waits for longer");
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,15 +240,6 @@ async fn denial_overtaken_by_a_reset_is_not_cached() {
 
     hold.notify_one();
     assert!(admit(&limiter, "alice").await, "nothing but the overtaken reply denies it");
-}
-
-#[tokio::test(start_paused = true)]
-async fn lower_cost_is_not_denied_for_a_higher_one() {
-    let store = Counting::default();
-    let limiter = Limiter::new(Policy::from(Quota::per_minute(5)).budget(), cached(&store));
-    assert!(limiter.check_cost("alice", 3).await.unwrap().is_admitted());
-    assert!(!limiter.check_cost("alice", 3).await.unwrap().is_admitted());
-    assert!(limiter.check_cost("alice", 2).await.unwrap().is_admitted());
 }
 
 #[tokio::test(start_paused = true)]
