@@ -168,6 +168,7 @@ async fn impossible_cost_warns_once_and_is_no_store_failure() {
             let answer = send(&service, from_user("alice")).await;
             assert_eq!(answer.status, status);
             assert_eq!(answer.retry_after(), None, "no wait would help");
+            assert_eq!(answer.problem()["detail"], error.to_string());
         }
         let count = |name| recorded.count(&format!("sliding_window_{name}_total{{kind={kind}}}"));
         assert_eq!((count("store_errors"), count("impossible_requests")), (0, 4));

@@ -66,6 +66,7 @@ async fn missing_key_is_401_and_uncounted() {
         let answer = send(&service, request(headers)).await;
         assert_eq!(answer.status, StatusCode::UNAUTHORIZED, "{headers:?}");
         assert_eq!(answer.problem()["status"], 401);
+        assert_eq!(answer.problem()["detail"], "The request has no key for a rate limit");
         assert_eq!(answer.header("retry-after"), None);
     }
     assert!(store.is_empty());
@@ -109,6 +110,7 @@ async fn ambiguous_key_is_always_400() {
         let answer = send(&service, request(&[("x-user-id", "a"), ("x-user-id", "b")])).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST);
         assert_eq!(answer.problem()["status"], 400);
+        assert!(answer.problem()["detail"].to_string().contains("ambiguous or malformed"));
     }
     assert!(store.is_empty());
 }
