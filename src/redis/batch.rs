@@ -1,6 +1,5 @@
 //! [`Batch`]: sends the requests of concurrent callers in one script call.
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::mem;
@@ -44,6 +43,9 @@ type Result<T> = std::result::Result<T, StoreError>;
 pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
     type Reply: Send + 'static;
 
+    /// What requests have in common that are beside each other in a call.
+    type Shape: Ord;
+
     /// Whether the request is sent although its caller has gone.
     const OUTLIVES_CALLER: bool;
 
@@ -52,10 +54,7 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
     /// Returns how many entries the request adds or removes at most.
     fn places(&self) -> usize;
 
-    /// Orders the requests of a call as [`BatchedRequest::command`] needs them.
-    fn compare(&self, _other: &Self) -> Ordering {
-        Ordering::Equal
-    }
+    fn shape(&self) -> Self::Shape;
 
     /// Returns the command of a call with these requests.
     fn command<'a>(
@@ -384,7 +383,7 @@ impl<R: BatchedRequest> Shared<R> {
             let _ = caller.send(Err(self.client.waited_too_long(replies)));
         }
         // Stable: requests for one log stay in their order.
-        batch.sort_by(|one, other| one.request.compare(&other.request));
+        batch.sort_by_cached_key(|waiting| waiting.request.shape());
         (!is_over).then_some(batch)
     }
 

@@ -1,6 +1,5 @@
 //! The requests to the scripts for limits and bans, and their replies.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,14 +47,6 @@ pub(super) struct CheckRequest {
 }
 
 impl CheckRequest {
-    /// What the checks of one group in a call have in common.
-    fn shape(&self) -> impl Ord + use<'_> {
-        let costs = self.check.costs();
-        let logs: SmallVec<[(usize, u32); 4]> =
-            costs.map(|(log, cost)| (Arc::as_ptr(&log.policy).addr(), cost)).collect();
-        (self.mode, self.check.wants_reset, logs)
-    }
-
     fn penalties(&self) -> impl Iterator<Item = (&LogId, &Penalty)> {
         self.check.logs.iter().filter_map(|log| Some((log, log.policy.get_penalty()?)))
     }
@@ -157,6 +148,9 @@ impl BatchedRequest for CheckRequest {
     /// `None` if the check has to be sent again.
     type Reply = Option<Outcome>;
 
+    /// The policies and costs of its logs.
+    type Shape = (Mode, bool, SmallVec<[(usize, u32); 4]>);
+
     /// The caller that has gone gets no place.
     const OUTLIVES_CALLER: bool = false;
 
@@ -168,8 +162,10 @@ impl BatchedRequest for CheckRequest {
         self.check.logs.len()
     }
 
-    fn compare(&self, other: &Self) -> Ordering {
-        self.shape().cmp(&other.shape())
+    fn shape(&self) -> Self::Shape {
+        let costs = self.check.costs();
+        let logs = costs.map(|(log, cost)| (Arc::as_ptr(&log.policy).addr(), cost)).collect();
+        (self.mode, self.check.wants_reset, logs)
     }
 
     fn command<'a>(
@@ -185,12 +181,12 @@ impl BatchedRequest for CheckRequest {
         requests.clone().for_each(|request| request.add_keys(keys, &mut command));
         let mut rest = requests;
         while let Some(first) = rest.clone().next() {
-            let group = rest.clone().take_while(|it| it.compare(first) == Ordering::Equal);
-            let count = group.clone().count();
+            let shape = first.shape();
+            let count = rest.clone().take_while(|it| it.shape() == shape).count();
             let mut numbers = Vec::with_capacity(128);
             first.add_shape(count, &mut numbers);
             command.arg(&numbers);
-            for request in group {
+            for request in rest.clone().take(count) {
                 let id = request.check.id;
                 command.arg(id.as_bytes());
                 for log in request.with_values() {
@@ -230,6 +226,8 @@ impl BatchedRequest for SettleRequest {
     /// How many logs had the request.
     type Reply = u64;
 
+    type Shape = ();
+
     /// Otherwise a request whose caller gives up would keep its places.
     const OUTLIVES_CALLER: bool = true;
 
@@ -240,6 +238,8 @@ impl BatchedRequest for SettleRequest {
     fn places(&self) -> usize {
         self.check.logs.len()
     }
+
+    fn shape(&self) {}
 
     fn command<'a>(
         requests: impl Iterator<Item = &'a Self> + Clone,
@@ -296,6 +296,8 @@ pub(super) struct Reconciled {
 impl BatchedRequest for ReconcileRequest {
     type Reply = Reconciled;
 
+    type Shape = ();
+
     /// It is sent again, with what has changed meanwhile.
     const OUTLIVES_CALLER: bool = false;
 
@@ -306,6 +308,8 @@ impl BatchedRequest for ReconcileRequest {
     fn places(&self) -> usize {
         self.requests.len()
     }
+
+    fn shape(&self) {}
 
     fn command<'a>(
         requests: impl Iterator<Item = &'a Self> + Clone,
