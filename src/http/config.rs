@@ -162,7 +162,7 @@ impl Config {
 
     /// Adds the logs of a request. It has none if no rule applies to it.
     // Written to where they stay: a log that is returned is moved, which is slow.
-    fn add_logs(&self, parts: &Parts, logs: &mut SmallVec<[LogId; 1]>) -> Result<(), Rejection> {
+    fn add_logs(&self, parts: &Parts, logs: &mut SmallVec<[LogId; 2]>) -> Result<(), Rejection> {
         if (self.skip)(parts) {
             return Ok(());
         }

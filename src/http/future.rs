@@ -347,7 +347,7 @@ enum RemainingRules {
 
 fn remaining_rules(denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
     let mut is_banned: SmallVec<[bool; 4]> = SmallVec::new();
-    let mut outcomes: SmallVec<[LogOutcome; 1]> = SmallVec::new();
+    let mut outcomes: SmallVec<[LogOutcome; 2]> = SmallVec::new();
     for (_, outcome) in denied.usage().logs() {
         is_banned.push(outcome.ban().is_banned());
         if !outcome.ban().is_banned() {

@@ -98,7 +98,7 @@ impl Rule {
         &self,
         parts: &Parts,
         shadow: bool,
-        logs: &mut SmallVec<[LogId; 1]>,
+        logs: &mut SmallVec<[LogId; 2]>,
     ) -> Result<(), KeyError> {
         let key = self.extractor.extract(parts).inspect_err(|error| self.report(*error))?;
         if !self.stats.found.load(Ordering::Relaxed) {

@@ -30,7 +30,7 @@ pub struct Check {
     pub wants_reset: bool,
     /// What happens to the request if the store can't decide. Defaults to `Local` with one instance.
     pub on_failure: FailurePolicy,
-    pub(crate) logs: SmallVec<[LogId; 1]>,
+    pub(crate) logs: SmallVec<[LogId; 2]>,
     /// The cost of each log if they differ, else empty.
     costs: Box<[u32]>,
 }
@@ -66,11 +66,11 @@ impl Check {
 
     /// Creates the check of a new request in one log.
     pub(crate) fn of(log: LogId) -> Self {
-        Self::of_distinct(SmallVec::from_buf([log]))
+        Self::of_distinct(smallvec::smallvec![log])
     }
 
     /// Creates the check of a new request in logs of which none is given twice.
-    pub(crate) fn of_distinct(logs: SmallVec<[LogId; 1]>) -> Self {
+    pub(crate) fn of_distinct(logs: SmallVec<[LogId; 2]>) -> Self {
         Self {
             id: Uuid::new_v4(),
             cost: 1,
@@ -165,7 +165,7 @@ impl Check {
 }
 
 /// Adds a log, or its quotas if the log is there. Returns the index of a log that was there.
-pub(crate) fn add_distinct(logs: &mut SmallVec<[LogId; 1]>, log: LogId) -> Option<usize> {
+pub(crate) fn add_distinct(logs: &mut SmallVec<[LogId; 2]>, log: LogId) -> Option<usize> {
     let index = logs.iter().position(|other| *other == log);
     match index {
         Some(index) => logs[index].policy = logs[index].policy.merged(&log.policy),

@@ -19,7 +19,7 @@ pub struct Outcome {
     pub timestamp: Option<Duration>,
     /// What decided. Defaults to [`DecidedBy::Store`].
     pub decided_by: DecidedBy,
-    logs: SmallVec<[LogOutcome; 1]>,
+    logs: SmallVec<[LogOutcome; 2]>,
 }
 
 impl Outcome {
@@ -30,7 +30,7 @@ impl Outcome {
     }
 
     /// Creates an outcome from logs that are collected, for the hot path.
-    pub(crate) fn from_logs(admitted: bool, logs: SmallVec<[LogOutcome; 1]>) -> Self {
+    pub(crate) fn from_logs(admitted: bool, logs: SmallVec<[LogOutcome; 2]>) -> Self {
         Self { admitted, timestamp: None, decided_by: DecidedBy::default(), logs }
     }
 

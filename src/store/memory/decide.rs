@@ -33,7 +33,7 @@ impl Inner {
         let now_us = self.now_us();
         let mut recorded_us = None;
         let mut slots = SmallVec::<[Option<u32>; 2]>::new();
-        let mut outcomes = SmallVec::<[LogOutcome; 1]>::new();
+        let mut outcomes = SmallVec::<[LogOutcome; 2]>::new();
         for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
             let slot = shard.find(hash, log);

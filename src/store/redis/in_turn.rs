@@ -41,7 +41,7 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
     // The latest: the request is not admitted before all logs have recorded it.
     let timestamp = outcomes.iter().filter_map(|outcome| outcome.timestamp).max();
     let empty = |log: &LogId| LogOutcome::empty(&log.policy);
-    let mut logs: SmallVec<[LogOutcome; 1]> = check.logs.iter().map(empty).collect();
+    let mut logs: SmallVec<[LogOutcome; 2]> = check.logs.iter().map(empty).collect();
     for (part, mut outcome) in parts.iter().zip(outcomes) {
         if outcome.admitted && !admitted {
             // The state after the cancellation.

@@ -111,7 +111,7 @@ impl CheckRequest {
         now_us: u64,
         numbers: &mut Numbers<'_>,
     ) -> Result<Outcome, StoreError> {
-        let mut logs = SmallVec::<[LogOutcome; 1]>::new();
+        let mut logs = SmallVec::<[LogOutcome; 2]>::new();
         for log in &self.check.logs {
             let mut states = SmallVec::new();
             for _ in log.policy.quotas_and_candidates() {
