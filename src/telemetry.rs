@@ -128,11 +128,7 @@ pub(crate) fn impossible_request(kind: &'static str, error: impl Display) {
 
 /// Warns of requests that no store can ever admit. Called once for each layer or limiter.
 pub(crate) fn never_passes(error: impl Display) {
-    event!(
-        warn,
-        %error,
-        "no such request ever passes"
-    );
+    event!(warn, %error, "no such request ever passes");
 }
 
 #[cfg(feature = "redis")]

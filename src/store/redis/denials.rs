@@ -128,6 +128,7 @@ impl Denials {
         if check.repeated {
             return None;
         }
+        // What is denied at another cost may fit at this one, or wait for longer.
         let denials: SmallVec<[_; 2]> = check
             .costs()
             .map(|(log, cost)| if cost == 1 { self.denial_of(log, now_ns) } else { None })
