@@ -65,3 +65,21 @@ fn measured_figures_are_those_of_the_benchmarks() {
         assert!(is_there, "no such figure in BENCHMARKS.md: {figure}");
     }
 }
+
+#[test]
+fn sales_are_those_of_the_flagship() {
+    let flagship = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/seckill/README.md"));
+    let sales = rows(flagship);
+    let block = blocks(ENGLISH).into_iter().find(|it| it.contains("bots' share"));
+    let lines: Vec<&str> = block.expect("the sales").lines().skip(2).collect();
+    assert!(lines.len() >= 3, "{lines:?}");
+    for line in lines {
+        let cells: Vec<&str> =
+            line.split("  ").map(str::trim).filter(|it| !it.is_empty()).collect();
+        let [sale, addresses, stock, entries, sold, turned_away] = cells[..] else {
+            panic!("{line}")
+        };
+        let row = [sale, "one-shot", addresses, "0 %", stock, entries, sold, turned_away];
+        assert!(sales.iter().any(|it| it.starts_with(&row)), "no such row: {row:?}");
+    }
+}
