@@ -22,13 +22,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const LEAD: Duration = SECOND.saturating_mul(4);
 /// All customers click within this time.
 const CLICK_US: u64 = 500_000;
-/// The longest that anybody waits to try again.
+/// The longest that anybody waits to try again after a 429.
 const PATIENCE: Duration = SECOND.saturating_mul(10);
 /// The time between two requests of an account that hammers, and how long it does after the opening.
 const BEAT: Duration = Duration::from_millis(500);
 const AFTER: Duration = SECOND.saturating_mul(3);
 /// The longest that a sale may take.
-const END: Duration = SECOND.saturating_mul(180);
+const END: Duration = SECOND.saturating_mul(300);
 /// The requests under way at one time.
 const CONNECTIONS: usize = 256;
 
@@ -309,14 +309,14 @@ impl Actor {
             shop.ask(self, &format!("POST /orders/{order}/payment"), "", PAYMENT).await?;
         }
         let again = body["again_in_ms"].as_u64().filter(|_| is_open);
-        Ok(again.map(Duration::from_millis).or(wait))
+        Ok(again.map(Duration::from_millis).or(wait.filter(|wait| *wait <= PATIENCE)))
     }
 
     async fn clicks(&mut self, shop: &Shop, is_open: bool, most: usize) -> Result<()> {
         for _ in 0..most {
             match self.click(shop, is_open).await? {
-                Some(wait) if wait <= PATIENCE => sleep(wait).await,
-                _ => break,
+                Some(wait) => sleep(wait).await,
+                None => break,
             }
         }
         Ok(())

@@ -273,24 +273,25 @@ impl RedisStock {
         arguments.extend([self.terms.turn_us(), self.terms.pay_us()].map(|it| it.to_string()));
         arguments.extend_from_slice(&call[1..]);
         let Replicas { wanted, timeout } = self.replicas;
-        type Sent = (String, String, u64, u64);
-        let ((outcome, order, number, now_us), confirmed): (Sent, u32) = if waits && wanted > 0 {
-            let patience = timeout.as_millis().div_ceil(2) as u64;
-            let change = |eval: &str, script: &str| {
-                let mut change = pipe();
-                change.cmd(eval).arg(script).arg(keys.len()).arg(&keys).arg(&arguments);
-                change.cmd("WAIT").arg(wanted).arg(patience).to_owned()
-            };
-            match self.orders.pipeline(&change("EVALSHA", self.hash.get_hash())).await {
-                Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT" => {
-                    self.orders.pipeline(&change("EVAL", SALE)).await?
+        type Sent = (String, String, u64, u64, u64);
+        let ((outcome, order, number, now_us, news_us), confirmed): (Sent, u32) =
+            if waits && wanted > 0 {
+                let patience = timeout.as_millis().div_ceil(2) as u64;
+                let change = |eval: &str, script: &str| {
+                    let mut change = pipe();
+                    change.cmd(eval).arg(script).arg(keys.len()).arg(&keys).arg(&arguments);
+                    change.cmd("WAIT").arg(wanted).arg(patience).to_owned()
+                };
+                match self.orders.pipeline(&change("EVALSHA", self.hash.get_hash())).await {
+                    Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT" => {
+                        self.orders.pipeline(&change("EVAL", SALE)).await?
+                    }
+                    reply => reply?,
                 }
-                reply => reply?,
-            }
-        } else {
-            let commands = if waits { &self.orders } else { &self.reads };
-            (commands.script(&self.script, &keys, &arguments).await?, 0)
-        };
+            } else {
+                let commands = if waits { &self.orders } else { &self.reads };
+                (commands.script(&self.script, &keys, &arguments).await?, 0)
+            };
         if let Some(OnSale { clock, .. }) = on_sale {
             *lock(clock) = (Instant::now(), now_us);
         }
@@ -298,7 +299,7 @@ impl RedisStock {
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome =
             parsed.map_err(|error| StoreError::Protocol { message: error.to_string() })?;
-        Ok((Reply { outcome, order, number, now_us }, confirmed))
+        Ok((Reply { outcome, order, number, now_us, news_us }, confirmed))
     }
 
     /// The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so

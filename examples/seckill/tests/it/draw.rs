@@ -61,6 +61,8 @@ pub(crate) async fn assert_line(server: &Server, users: &[String], commitment: &
         let seen = entry(server, user).await;
         assert_eq!((&seen["state"], &seen["place"]), (&json!("waiting"), &json!(place)), "{user}");
         assert_eq!(seen["commitment"], *commitment);
+        // Nothing changes before the turn of a minute ends, so nobody asks before.
+        assert!((40_000..=62_000).contains(&seen["again_in_ms"].as_u64().unwrap()), "{seen}");
     }
 }
 
@@ -190,6 +192,56 @@ async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
     assert_eq!(call("order", "1").await, "turn-over");
     assert_eq!(call("enter", "5").await, "turn", "a new one");
     assert_eq!(call("order", "1").await, "turn-over", "the ticket is that of the old one");
+}
+
+#[tokio::test]
+async fn nobody_sleeps_through_a_turn() {
+    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "8s", "--stock", "iphone=1"];
+    on_both(&[&FREE[..], &terms].concat(), async |server| {
+        assert_eq!(enter(server, "alice").await.json()["state"], "turn");
+        sleep(Duration::from_secs(5)).await;
+        let waiting = enter(server, "bob").await.json();
+        assert!(waiting["again_in_ms"].as_u64() <= Some(5000), "{waiting}");
+        let turn = becomes(server, "bob", "turn").await;
+        assert!(turn["turn_ends_in_ms"].as_u64() >= Some(4000), "{turn}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_is_in_line_asks_when_there_can_be_a_turn() {
+    let redis = Redis::start().await;
+    let at = |after: u64| (8_000_000_000_000_000 + after).to_string();
+    for (sku, turns, orders, expected) in [
+        ("{turns}", &[10, 20, 30, 40][..], &[][..], [10, 20, 30, 40, 0]),
+        ("{orders}", &[], &[10, 20, 30, 40], [10, 20, 30, 40, 0]),
+        // No later than 10, 20, 30, 40, and cheap.
+        ("{both}", &[10, 30], &[20, 40], [10, 10, 30, 30, 0]),
+    ] {
+        let add = async |what: &str, score: &str, member: u64| {
+            let member = member.to_string();
+            redis.run::<()>(&["ZADD", &format!("{sku}:{what}"), score, &member]).await;
+        };
+        redis.run::<()>(&["SET", &format!("{sku}:stock"), "4"]).await;
+        for end in turns {
+            add("turns", &at(*end), *end).await;
+        }
+        for end in orders {
+            add("unpaid", &at(*end), *end).await;
+            let (orders, order) = (format!("{sku}:orders"), end.to_string());
+            redis.run::<()>(&["HSET", &orders, &order, "somebody"]).await;
+        }
+        for (place, expected) in (1..).zip(expected) {
+            add("line", &place.to_string(), place).await;
+            let terms = ["1", "60000000", "60000000", &place.to_string()];
+            let (outcome, _, news) = sale(&redis, sku, "entry", &terms).await;
+            let news = news.saturating_sub(8_000_000_000_000_000);
+            assert_eq!((&*outcome, news), ("waiting", expected), "{sku}: place {place}");
+        }
+        // A piece is free, and the first in line gets its turn now.
+        redis.run::<()>(&["SET", &format!("{sku}:stock"), "5"]).await;
+        assert_eq!(sale(&redis, sku, "entry", &["1", "60000000", "0", "1"]).await.0, "turn");
+    }
 }
 
 #[tokio::test]

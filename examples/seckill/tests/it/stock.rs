@@ -105,7 +105,7 @@ async fn an_order_sent_twice_is_one_order() {
     let sell = async |user: &str, order: &str| {
         sale(&redis, "{x}", "order", &["", "0", "0", user, order]).await
     };
-    let is = |outcome: &str, order: &str| (outcome.to_owned(), order.to_owned());
+    let is = |outcome: &str, order: &str| (outcome.to_owned(), order.to_owned(), 0);
     assert_eq!(sell("alice", "1").await, is("placed", "1"));
     assert_eq!(sell("alice", "1").await, is("placed", "1"), "the reply had been lost");
     assert_eq!(sell("alice", "2").await, is("held", "1"));
