@@ -1,10 +1,11 @@
 //! A rush for the stock, what reads of it cost Redis, and orders that are sent twice.
 
 use std::collections::HashSet;
+use std::process::Command;
 use std::time::Instant;
 
-use test_support::Redis;
 use test_support::server_process::{HttpResponse, Server, run};
+use test_support::{Redis, eventually};
 
 use crate::{SECKILL, alone, count, on_redis, responses, sale};
 
@@ -126,4 +127,23 @@ fn a_sale_under_robots_is_simulated() {
     // Three accounts of each bot, and three of the five customers behind each address of the carrier.
     assert_eq!(row[1..7], ["draw", "one-shot", "20", "20 %", "10", "15.8 %"], "{row:?}");
     assert_eq!(row[8..11], ["8", "3", "0"], "{row:?}");
+}
+
+#[tokio::test]
+async fn a_simulation_that_is_stopped_leaves_nothing_behind() {
+    let mut simulation = Command::new(env!("CARGO_BIN_EXE_simulate"));
+    let mut simulation = simulation.args(["--server", SECKILL]).spawn().unwrap();
+    let id = simulation.id().to_string();
+    let pgrep = || Command::new("pgrep").args(["-P", &id]).output().unwrap().stdout;
+    let children = || String::from_utf8(pgrep()).unwrap().lines().map(str::to_owned).collect();
+    let are_three = async || Vec::<String>::len(&children()) == 3;
+    eventually("Redis and two servers run", are_three).await;
+    let children: Vec<String> = children();
+    let stopped = Command::new("kill").arg(&id).status().unwrap();
+    assert!(stopped.success() && !simulation.wait().unwrap().success());
+    for child in children {
+        // One that has ended, and that nobody has waited for, has no command line.
+        let line = async || std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
+        eventually("it has ended", async || line().await.is_empty()).await;
+    }
 }
