@@ -313,7 +313,7 @@ async fn outcomes_and_the_state_are_shown() {
     {
         assert_eq!(server.order(sku, user).await.status, status);
     }
-    tab.sees("#classes", |text| {
+    tab.sees("#orders", |text| {
         let total = |line: &str| line.rsplit('\t').next().unwrap().to_owned();
         text.lines().map(total).collect::<Vec<_>>() == ["2", "1", "0", "1", "0", "0", "0", "0"]
     })

@@ -8,7 +8,6 @@ mod orders;
 mod payments;
 mod policies;
 mod process;
-mod raw_client;
 mod ready;
 mod replication;
 mod requests;
