@@ -203,6 +203,8 @@ async fn the_rights_of_security_md_are_enough() {
     let ordered = ordered.header("x-seckill-ticket", seen["ticket"].as_str().unwrap());
     let ordered = server.send(ordered).await;
     assert_eq!(ordered.status, 201, "{ordered:?}");
+    let waiting = by(&server, "bob", "POST", "/seckill/iphone/entries").await;
+    assert_eq!(waiting.json()["state"], "waiting", "{waiting:?}");
     while seen["state"] != "none" {
         seen = by(&server, "alice", "GET", "/seckill/iphone/entry").await.json();
         sleep(Duration::from_millis(500)).await;
