@@ -130,7 +130,8 @@ local function news_us(place)
   local function ending(key, number)
     return tonumber(call('ZRANGE', key, number - 1, number - 1, 'WITHSCORES')[2]) or math.huge
   end
-  -- Among so many ends there are this many of turns, or more than the rest of orders.
+  -- Until so many have ended, this many turns have, or more orders than the others are. So one of these two times
+  -- has come.
   local of_turns = math.max(math.ceil(place * running / (running + owed)), 1)
   local news = math.min(ending(turns, of_turns), ending(unpaid, place - of_turns + 1))
   return news < math.huge and news or 0
