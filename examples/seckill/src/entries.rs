@@ -18,7 +18,7 @@ use crate::stock::{Call, Outcome, Reply, StockError};
 use example_support::problem::Problem;
 
 const TICKET: &str = "x-seckill-ticket";
-/// How long it may take, for each user in line, until all have asked after the opening.
+/// How long it may take, for each user in line, until all have asked who can have news at one time.
 const RUSH: Duration = Duration::from_micros(100);
 
 /// A ticket that is good until the turn ends, in microseconds since 1970.
@@ -90,6 +90,8 @@ fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Rep
     let left = reply.left().map(whole_milliseconds);
     let level = shop.stock.level(sku).ok().flatten().unwrap_or_default();
     let outcome = if reply.outcome == Outcome::Paid { Outcome::Ordered } else { reply.outcome };
+    // Not all at once, and nobody sleeps through half a turn.
+    let rush = (RUSH * level.entries).max(Duration::from_secs(2)).min(shop.terms.turn / 2);
     let mut shown = json!({
         "sku": sku,
         "state": outcome,
@@ -100,7 +102,6 @@ fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Rep
     match reply.outcome {
         Outcome::Entered => {
             shown["draws_in_ms"] = left.into();
-            let rush = (RUSH * level.entries).max(Duration::from_secs(2)).min(shop.terms.turn / 2);
             let wait = reply.left().unwrap_or_default() + rush.mul_f64(chance());
             shown["again_in_ms"] = whole_milliseconds(wait).into();
         }
@@ -115,10 +116,11 @@ fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Rep
             let held = shop.terms.turn + shop.terms.pay_within.unwrap_or_default();
             shown["place"] = reply.number.into();
             shown["estimate_ms"] = whole_milliseconds(held).saturating_mul(rounds).into();
-            // Who is near asks more often, and nobody sleeps through half a turn.
-            let wait =
-                shop.terms.turn.mul_f64(rounds.min(4) as f64 / 8.0).mul_f64(0.5 + chance() / 2.0);
-            shown["again_in_ms"] = whole_milliseconds(wait.max(Duration::from_secs(1))).into();
+            // There can be a turn for this user when one of those that run, or a time to pay, has ended for each
+            // user until this one. Those that begin from now on, turns and orders, end later than this:
+            let next = shop.terms.pay_within.map_or(shop.terms.turn, |it| it.min(shop.terms.turn));
+            let wait = reply.news_in().map_or(next, |news| news.min(next)) + rush.mul_f64(chance());
+            shown["again_in_ms"] = whole_milliseconds(wait.max(rush / 2)).into();
         }
         Outcome::Ordered | Outcome::Paid => {
             shown["order_id"] = format!("{sku}.{}", reply.order).into();

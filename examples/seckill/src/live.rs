@@ -27,23 +27,49 @@ const OFFENDERS: (usize, usize) = (200, 10);
 /// How long the store may take to reply before the page says that it does not.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Counts since the start.
-pub(crate) struct Meter {
-    /// What comes of orders and entries: 201, 409, 410, 429, a ban, 5xx, the rest, and 202.
-    classes: [AtomicU64; 8],
-    /// What comes of payments: paid, too late, paid already, no answer of the store, and the rest.
-    payments: [AtomicU64; 5],
-    offenders: TopOffenders,
+/// What can come of orders and entries, and of payments, as the page and the metrics show it.
+const ORDERS: [&str; 8] = [
+    "ordered",
+    "ordered-before",
+    "sold-out",
+    "denied",
+    "banned",
+    "unavailable",
+    "other",
+    "entered",
+];
+const PAYMENTS: [&str; 5] = ["paid", "too-late", "already-paid", "unavailable", "other"];
+
+/// Counts by outcome since the start.
+struct Counts<const N: usize>([(&'static str, AtomicU64); N]);
+
+impl<const N: usize> Counts<N> {
+    fn of(outcomes: [&'static str; N]) -> Self {
+        Self(outcomes.map(|outcome| (outcome, AtomicU64::new(0))))
+    }
+
+    fn add(&self, outcome: &str) {
+        if let Some((_, count)) = self.0.iter().find(|(it, _)| *it == outcome) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.0.iter().map(|(outcome, count)| (*outcome, count.load(Ordering::Relaxed)))
+    }
 }
 
-fn add(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+/// Counts what the server decides.
+pub(crate) struct Meter {
+    orders: Counts<8>,
+    payments: Counts<5>,
+    offenders: TopOffenders,
 }
 
 impl Meter {
     pub(crate) fn new() -> Self {
         let offenders = TopOffenders::new(OFFENDERS.0);
-        Self { classes: Default::default(), payments: Default::default(), offenders }
+        Self { orders: Counts::of(ORDERS), payments: Counts::of(PAYMENTS), offenders }
     }
 
     /// Counts what the layer rejects.
@@ -51,7 +77,7 @@ impl Meter {
         let meter = Arc::clone(self);
         limit.top_offenders(&self.offenders).on_rejection(move |_, rejection| {
             match rejection {
-                Rejection::Banned { .. } => add(&meter.classes[4]),
+                Rejection::Banned { .. } => meter.orders.add("banned"),
                 _ => meter.count(rejection.status()),
             }
             rejection.to_response()
@@ -60,26 +86,26 @@ impl Meter {
 
     /// Counts what came of a request that was no ban.
     pub(crate) fn count(&self, status: StatusCode) {
-        add(&self.classes[match status {
-            StatusCode::CREATED => 0,
-            StatusCode::CONFLICT => 1,
-            StatusCode::GONE => 2,
-            StatusCode::TOO_MANY_REQUESTS => 3,
-            status if status.is_server_error() => 5,
-            StatusCode::ACCEPTED => 7,
-            _ => 6,
-        }]);
+        self.orders.add(match status {
+            StatusCode::CREATED => "ordered",
+            StatusCode::CONFLICT => "ordered-before",
+            StatusCode::GONE => "sold-out",
+            StatusCode::TOO_MANY_REQUESTS => "denied",
+            StatusCode::ACCEPTED => "entered",
+            status if status.is_server_error() => "unavailable",
+            _ => "other",
+        });
     }
 
     /// Counts what came of a payment, or that the store did not say.
     pub(crate) fn count_payment(&self, outcome: Option<Outcome>) {
-        add(&self.payments[match outcome {
-            Some(Outcome::Paid) => 0,
-            Some(Outcome::TooLate) => 1,
-            Some(Outcome::AlreadyPaid) => 2,
-            None => 3,
-            Some(_) => 4,
-        }]);
+        self.payments.add(match outcome {
+            Some(Outcome::Paid) => "paid",
+            Some(Outcome::TooLate) => "too-late",
+            Some(Outcome::AlreadyPaid) => "already-paid",
+            None => "unavailable",
+            Some(_) => "other",
+        });
     }
 }
 
@@ -103,27 +129,14 @@ pub(crate) fn routes(live: Live) -> Router {
 /// Sets the metrics of the sale once a second.
 #[cfg(feature = "metrics")]
 async fn report(live: Arc<Live>) {
-    const ORDERS: [&str; 8] = [
-        "ordered",
-        "ordered-before",
-        "sold-out",
-        "denied",
-        "banned",
-        "unavailable",
-        "other",
-        "entered",
-    ];
-    const PAYMENTS: [&str; 5] = ["paid", "too-late", "already-paid", "unavailable", "other"];
     let Live { meter, shop, .. } = &*live;
-    let count = |name: &'static str, outcomes: &[&'static str], counters: &[AtomicU64]| {
-        for (outcome, counter) in outcomes.iter().zip(counters) {
-            let count = counter.load(Ordering::Relaxed);
-            metrics::counter!(name, "outcome" => *outcome).absolute(count);
-        }
-    };
     loop {
-        count("seckill_orders_total", &ORDERS, &meter.classes);
-        count("seckill_payments_total", &PAYMENTS, &meter.payments);
+        for (outcome, count) in meter.orders.all() {
+            metrics::counter!("seckill_orders_total", "outcome" => outcome).absolute(count);
+        }
+        for (outcome, count) in meter.payments.all() {
+            metrics::counter!("seckill_payments_total", "outcome" => outcome).absolute(count);
+        }
         metrics::gauge!("seckill_ready").set(f64::from(Standstill::of(shop).is_none()));
         for sku in &shop.skus {
             let gauge = |name: &'static str| metrics::gauge!(name, "sku" => sku.to_string());
@@ -159,8 +172,8 @@ async fn show(State(live): State<Arc<Live>>) -> Json<Value> {
     };
     let offenders = meter.offenders.all();
     Json(json!({
-        "counts": meter.classes.each_ref().map(|count| count.load(Ordering::Relaxed)),
-        "standstill": Standstill::of(shop).as_ref().map(Standstill::shown),
+        "orders": meter.orders.all().collect::<Vec<_>>(),
+        "standstill": Standstill::of(shop),
         "stock": stock.collect::<Vec<_>>(),
         "opens_in_ms": shop.terms.opening.opens_in().map(whole_milliseconds),
         "store": store,

@@ -4,17 +4,18 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::routes::Shop;
 use crate::stock::StockError;
 use example_support::problem::Problem;
 
 /// Why nothing is sold, of one SKU or at all.
+#[derive(Serialize)]
 pub(crate) struct Standstill {
     /// A sentence for an operator.
-    pub(crate) reason: String,
-    pub(crate) hint: String,
+    reason: String,
+    hint: String,
 }
 
 impl Standstill {
@@ -46,10 +47,6 @@ impl Standstill {
             },
         });
         of_stock.or(opening)
-    }
-
-    pub(crate) fn shown(&self) -> Value {
-        json!({ "reason": self.reason, "hint": self.hint })
     }
 }
 

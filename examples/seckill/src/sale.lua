@@ -30,6 +30,8 @@
     REPLY[3] number (number): when the turn ends or the order has to be paid, in microseconds since 1970, or 0; in
       line the place
     REPLY[4] now_us (microseconds): the time of Redis
+    REPLY[5] news_us (microseconds): in line at the k-th place, about when the k-th of the running turns and times to
+      pay ends, and no later, since 1970; 0 if there are not so many
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
@@ -41,6 +43,10 @@ local op, subject, value = ARGV[1], ARGV[5], ARGV[6]
 local opening, turn_us, pay_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
+
+local function reply(outcome, text, number, news_us)
+  return { outcome, text or '', number or 0, now_us, news_us or 0 }
+end
 
 if op == 'pay' then
   local by, user = call('HGET', paid, subject), call('HGET', orders, subject)
@@ -56,7 +62,7 @@ if op == 'pay' then
   else
     outcome = 'unknown'
   end
-  return { outcome, '', 0, now_us }
+  return reply(outcome)
 end
 
 local known = tonumber(call('GET', stock))
@@ -68,12 +74,12 @@ if op == 'order' then
     call('HSET', buyers, subject, held)
     -- The same order again: the reply to the first call was lost.
     local deadline = tonumber(call('ZSCORE', unpaid, held)) or 0
-    return { held == value and 'placed' or 'held', held, deadline, now_us }
+    return reply(held == value and 'placed' or 'held', held, deadline)
   end
   if opening then
     local turn_end = tonumber(call('ZSCORE', turns, subject))
     if not turn_end or turn_end ~= tonumber(ARGV[7]) or turn_end <= now_us then
-      return { 'turn-over', '', 0, now_us }
+      return reply('turn-over')
     end
   end
   -- The number of sold pieces is the number of orders, so that the two cannot differ.
@@ -97,10 +103,10 @@ end
 if op == 'order' then
   -- Every order has a buyer. A Redis that evicts keys may have dropped one of the two, or the stock.
   if call('HLEN', buyers) ~= sold or not known then
-    return { 'lost', '', 0, now_us }
+    return reply('lost')
   end
   if sold >= pieces then
-    return { 'sold-out', '', 0, now_us }
+    return reply('sold-out')
   end
   call('HSET', buyers, subject, value)
   call('HSET', orders, value, subject)
@@ -112,7 +118,23 @@ if op == 'order' then
     deadline = now_us + pay_us
     call('ZADD', unpaid, deadline, value)
   end
-  return { 'placed', value, deadline, now_us }
+  return reply('placed', value, deadline)
+end
+
+-- Tells when there can be a turn for this place in line.
+local function news_us(place)
+  local running, owed = call('ZCARD', turns), call('ZCARD', unpaid)
+  if sold + running < pieces then
+    return now_us
+  end
+  local function ending(key, number)
+    return tonumber(call('ZRANGE', key, number - 1, number - 1, 'WITHSCORES')[2]) or math.huge
+  end
+  -- Until so many have ended, this many turns have, or more orders than the others are. So one of these two times
+  -- has come.
+  local of_turns = math.max(math.ceil(place * running / (running + owed)), 1)
+  local news = math.min(ending(turns, of_turns), ending(unpaid, place - of_turns + 1))
+  return news < math.huge and news or 0
 end
 
 -- Tells where the user is.
@@ -128,12 +150,15 @@ local function state()
   end
   local rank = call('ZRANK', line, subject)
   if opening and now_us < opening then
-    return rank and 'entered' or 'none', '', opening
+    return rank and 'entered' or 'none', '', rank and opening
   end
   if sold >= pieces and call('ZCARD', unpaid) == 0 then
-    return 'over', '', 0
+    return 'over'
   end
-  return rank and 'waiting' or 'none', '', (rank or 0) + 1
+  if not rank then
+    return 'none'
+  end
+  return 'waiting', '', rank + 1, news_us(rank + 1)
 end
 
 if op == 'enter' then
@@ -164,7 +189,6 @@ if opening and now_us >= opening and turn_us > 0 then
   end
 end
 if op == 'tick' then
-  return { 'done', '', 0, now_us }
+  return reply('done')
 end
-local outcome, text, number = state()
-return { outcome, text, number, now_us }
+return reply(state())

@@ -100,12 +100,19 @@ pub(crate) struct Reply {
     pub(crate) number: u64,
     /// The time of the store.
     pub(crate) now_us: u64,
+    /// In line, the time of an end that the user needs for a turn, or 0 if other turns must begin before.
+    pub(crate) news_us: u64,
 }
 
 impl Reply {
     /// Returns how long it is until the time that `number` is, if there is one.
     pub(crate) fn left(&self) -> Option<Duration> {
         left(self.number, self.now_us)
+    }
+
+    /// Returns after how long a user in line can have a turn at the earliest, as far as that is known.
+    pub(crate) fn news_in(&self) -> Option<Duration> {
+        left(self.news_us, self.now_us)
     }
 }
 

@@ -1,18 +1,26 @@
 //! A sale under robots: two servers on one Redis, customers, and bots with many accounts. The program stands where
 //! a balancer would, so that everybody has an address. `--help` says what it can play.
 
-use std::io::{BufRead, BufReader};
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::sync::{Arc, Mutex};
+use std::process::{ExitCode, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, to_bytes};
+use axum::http::Request;
+use axum::http::header::RETRY_AFTER;
 use clap::{Parser, ValueEnum, value_parser};
-use example_support::lock;
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+use tokio::signal::ctrl_c;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -22,13 +30,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const LEAD: Duration = SECOND.saturating_mul(4);
 /// All customers click within this time.
 const CLICK_US: u64 = 500_000;
-/// The longest that anybody waits to try again.
+/// The longest that anybody waits to try again after a 429.
 const PATIENCE: Duration = SECOND.saturating_mul(10);
 /// The time between two requests of an account that hammers, and how long it does after the opening.
 const BEAT: Duration = Duration::from_millis(500);
 const AFTER: Duration = SECOND.saturating_mul(3);
 /// The longest that a sale may take.
-const END: Duration = SECOND.saturating_mul(180);
+const END: Duration = SECOND.saturating_mul(300);
 /// The requests under way at one time.
 const CONNECTIONS: usize = 256;
 
@@ -62,15 +70,9 @@ struct Args {
     /// Percent of the customers behind four addresses of a carrier: those of 100.64.0.0/30.
     #[arg(long, default_value = "0", value_parser = value_parser!(u32).range(..=100))]
     nat_share: u32,
-    /// Decides when each customer clicks.
-    #[arg(long, default_value = "1")]
-    seed: u64,
     /// Plays the sales of the README, and prints their table.
     #[arg(long)]
     table: bool,
-    /// A Redis on this machine in place of one of its own. The keys of the sale, simulate-*, are left there.
-    #[arg(long, value_name = "URL", value_parser = here)]
-    redis: Option<String>,
     /// The server, if it is not beside this program.
     #[arg(long, value_name = "PATH")]
     server: Option<PathBuf>,
@@ -90,18 +92,25 @@ enum Strategy {
     HammerWindow,
 }
 
-/// Nobody else's Redis gets this load by accident.
-fn here(url: &str) -> std::result::Result<String, &'static str> {
-    let is_here = ["redis://127.0.0.1:", "redis://localhost:", "unix:"];
-    let is_here = is_here.iter().any(|it| url.starts_with(it));
-    if is_here { Ok(url.to_owned()) } else { Err("write redis://127.0.0.1:PORT or unix:PATH") }
-}
-
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Err(error) = run(Args::parse()).await else { return ExitCode::SUCCESS };
+    // What runs for it ends with the future, also when this program is asked to stop.
+    let played = tokio::select! {
+        played = run(Args::parse()) => played,
+        stopped = stopped() => stopped,
+    };
+    let Err(error) = played else { return ExitCode::SUCCESS };
     eprintln!("error: {error}");
     ExitCode::FAILURE
+}
+
+async fn stopped() -> Result<()> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminated.recv() => {}
+        interrupted = ctrl_c() => interrupted?,
+    }
+    Err("stopped".into())
 }
 
 async fn run(mut args: Args) -> Result<()> {
@@ -109,7 +118,7 @@ async fn run(mut args: Args) -> Result<()> {
         // `cargo run` has built this program, and not the other.
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         let build = ["build", "-q", "-p", "seckill", "--bin", "seckill", "--profile", profile];
-        Command::new(cargo).args(build).status()?;
+        Command::new(cargo).args(build).status().await?;
     }
     args.server.get_or_insert(std::env::current_exe()?.with_file_name("seckill"));
     let mut sales = vec![args];
@@ -140,49 +149,56 @@ fn table(args: &Args) -> Vec<Args> {
         .collect()
 }
 
-/// A process that ends with the sale.
-struct Process(Child);
-
-impl Process {
-    fn start(command: &mut Command) -> Result<Self> {
-        let started = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-        Ok(Self(started.map_err(|error| format!("{:?}: {error}", command.get_program()))?))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = (self.0.kill(), self.0.wait());
-    }
+/// Starts a process that ends with the sale.
+fn start(command: &mut Command) -> Result<Child> {
+    let started = command.stdin(Stdio::null()).kill_on_drop(true).spawn();
+    started.map_err(|error| format!("{:?}: {error}", command.as_std().get_program()).into())
 }
 
 /// Starts a Redis that keeps nothing.
-async fn redis() -> Result<(Process, String)> {
+async fn redis() -> Result<(Child, String)> {
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let mut redis = Command::new("redis-server");
     redis.args(["--bind", "127.0.0.1", "--save", "", "--port", &address.port().to_string()]);
-    let process = Process::start(&mut redis)?;
+    let process = start(redis.stdout(Stdio::null()))?;
     while TcpStream::connect(address).await.is_err() {
         sleep(BEAT / 10).await;
     }
     Ok((process, format!("redis://{address}")))
 }
 
-struct Server {
-    _process: Process,
-    address: String,
-    idle: Mutex<Vec<BufStream<TcpStream>>>,
+/// Starts a server, and returns its URL.
+async fn server(args: &Args, redis: &str, opens_in: Duration) -> Result<(Child, String)> {
+    let mut command = Command::new(args.server.as_deref().unwrap_or("seckill".as_ref()));
+    command.args(["--listen", "127.0.0.1:0", "--trust-proxy", "127.0.0.1", "--redis", redis]);
+    command.args(["--opens-in", &format!("{}s", opens_in.as_secs())]);
+    command.args(["--stock", &format!("sku={}", args.stock)]).args(&args.flags);
+    let mut process = start(command.env("RUST_LOG", "error").stdout(Stdio::piped()))?;
+    let out = BufReader::new(process.stdout.take().ok_or("no stdout")?);
+    let line = out.lines().next_line().await?.unwrap_or_default();
+    let url = line.strip_prefix("listening on ").ok_or("the server does not start")?;
+    Ok((process, url.to_owned()))
 }
 
 /// The servers behind a balancer.
 struct Shop {
-    servers: [Server; 2],
+    servers: [(Child, String); 2],
+    client: Client<HttpConnector, Body>,
     connections: Semaphore,
     opens: Instant,
-    is_open: watch::Sender<bool>,
+    stage: watch::Sender<Stage>,
     is_draw: bool,
     /// How long before the opening bots hammer.
     lead: Duration,
+}
+
+/// What every page shows of the sale, for all of them read its level.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Stage {
+    Closed,
+    Open,
+    /// All pieces are paid.
+    Over,
 }
 
 /// A status, `Retry-After`, and the body.
@@ -190,26 +206,14 @@ type Answer = (u16, Option<Duration>, Value);
 
 impl Shop {
     async fn open(args: &Args, redis: &str) -> Result<Self> {
-        let prefix = format!("simulate-{}", uuid::Uuid::new_v4().simple());
         let lead = SECOND * [0, 5, 60][args.strategy as usize];
-        let opens_in = format!("{}s", (LEAD + lead).as_secs());
-        let start = || -> Result<Server> {
-            let mut command = Command::new(args.server.as_deref().unwrap_or("seckill".as_ref()));
-            command.args(["--listen", "127.0.0.1:0", "--trust-proxy", "127.0.0.1"]);
-            command.args(["--redis", redis, "--prefix", &prefix, "--opens-in", &opens_in]);
-            command.args(["--stock", &format!("sku={}", args.stock)]).args(&args.flags);
-            let mut process = Process::start(command.env("RUST_LOG", "error"))?;
-            let (mut line, out) = (String::new(), process.0.stdout.as_mut().ok_or("no stdout")?);
-            BufReader::new(out).read_line(&mut line)?;
-            let address = line.trim().strip_prefix("listening on http://");
-            let address = address.ok_or("the server does not start")?;
-            Ok(Server { address: address.to_owned(), _process: process, idle: Mutex::default() })
-        };
+        let start = || server(args, redis, LEAD + lead);
         let mut shop = Self {
-            servers: [start()?, start()?],
+            servers: [start().await?, start().await?],
+            client: Client::builder(TokioExecutor::new()).build_http(),
             connections: Semaphore::new(CONNECTIONS),
             opens: Instant::now(),
-            is_open: watch::Sender::new(false),
+            stage: watch::Sender::new(Stage::Closed),
             is_draw: false,
             lead,
         };
@@ -226,39 +230,40 @@ impl Shop {
         Ok(self.ask(&anybody, LEVEL, "", "").await?.2)
     }
 
-    /// Sends a request on an idle connection, or on a new one.
-    async fn ask(&self, actor: &Actor, what: &str, header: &str, body: &str) -> Result<Answer> {
+    /// Follows the sale, without an end.
+    async fn follow(&self) -> Result<Infallible> {
+        sleep_until(self.opens).await;
+        loop {
+            let levels = [self.level(0).await?, self.level(1).await?];
+            let stage = match levels {
+                levels if levels.iter().any(|it| !it["opens_in_ms"].is_null()) => Stage::Closed,
+                [level, _] if level["paid"] == level["stock"] => Stage::Over,
+                _ => Stage::Open,
+            };
+            self.stage.send_replace(stage);
+            sleep(if stage == Stage::Closed { BEAT / 100 } else { BEAT }).await;
+        }
+    }
+
+    async fn reaches(&self, stage: Stage) {
+        let _ = self.stage.subscribe().wait_for(|it| *it >= stage).await;
+    }
+
+    async fn ask(&self, actor: &Actor, what: &str, ticket: &str, body: &str) -> Result<Answer> {
         let _place = self.connections.acquire().await?;
         let Actor { number, user, ip, .. } = actor;
-        let Server { address, idle, .. } = &self.servers[*number as usize % 2];
-        let held = lock(idle).pop();
-        let mut stream = match held {
-            Some(stream) => stream,
-            None => BufStream::new(TcpStream::connect(address).await?),
+        let (method, path) = what.split_once(' ').ok_or("no request")?;
+        let (_, url) = &self.servers[*number as usize % 2];
+        let request = Request::builder().method(method).uri(format!("{url}{path}"));
+        let request = request.header("x-user-id", user).header("x-forwarded-for", ip);
+        let request = request.header("x-seckill-ticket", ticket).body(body.to_owned().into())?;
+        let (head, body) = self.client.request(request).await?.into_parts();
+        let wait = match head.headers.get(RETRY_AFTER) {
+            Some(wait) => Some(SECOND * wait.to_str()?.parse()?),
+            None => None,
         };
-        let head = format!(
-            "{what} HTTP/1.1\r\nhost: {address}\r\nx-user-id: {user}\r\nx-forwarded-for: {ip}\r\n{header}\
-             content-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        stream.write_all(head.as_bytes()).await?;
-        stream.flush().await?;
-        let (mut line, mut length, mut wait) = (String::new(), 0, None);
-        stream.read_line(&mut line).await?;
-        let status = line.split(' ').nth(1).ok_or("a server hangs up")?.parse()?;
-        while line != "\r\n" {
-            line.clear();
-            stream.read_line(&mut line).await?;
-            match line.trim().split_once(": ") {
-                Some(("content-length", value)) => length = value.parse()?,
-                Some(("retry-after", value)) => wait = Some(SECOND * value.parse()?),
-                _ => {}
-            }
-        }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await?;
-        lock(idle).push(stream);
-        Ok((status, wait, serde_json::from_slice(&body)?))
+        let body = to_bytes(Body::new(body), usize::MAX).await?;
+        Ok((head.status.as_u16(), wait, serde_json::from_slice(&body)?))
     }
 }
 
@@ -284,9 +289,9 @@ struct Actor {
 }
 
 impl Actor {
-    async fn send(&mut self, shop: &Shop, what: &str, header: &str) -> Result<Answer> {
+    async fn send(&mut self, shop: &Shop, what: &str, ticket: &str) -> Result<Answer> {
         self.requests += 1;
-        let answer = shop.ask(self, what, header, "").await?;
+        let answer = shop.ask(self, what, ticket, "").await?;
         self.is_admitted |= [201, 202, 409, 410].contains(&answer.0);
         self.has_ordered |= answer.0 == 201;
         Ok(answer)
@@ -301,7 +306,7 @@ impl Actor {
         };
         let (mut status, mut wait, mut body) = self.send(shop, what, "").await?;
         if let Some(ticket) = body["ticket"].as_str() {
-            let ticket = format!("x-seckill-ticket: {ticket}\r\n");
+            let ticket = ticket.to_owned();
             (status, wait, body) = self.send(shop, ORDER, &ticket).await?;
         }
         if let (201, Some(order)) = (status, body["order_id"].as_str()) {
@@ -309,14 +314,14 @@ impl Actor {
             shop.ask(self, &format!("POST /orders/{order}/payment"), "", PAYMENT).await?;
         }
         let again = body["again_in_ms"].as_u64().filter(|_| is_open);
-        Ok(again.map(Duration::from_millis).or(wait))
+        Ok(again.map(Duration::from_millis).or(wait.filter(|wait| *wait <= PATIENCE)))
     }
 
     async fn clicks(&mut self, shop: &Shop, is_open: bool, most: usize) -> Result<()> {
         for _ in 0..most {
-            match self.click(shop, is_open).await? {
-                Some(wait) if wait <= PATIENCE => sleep(wait).await,
-                _ => break,
+            let Some(wait) = self.click(shop, is_open).await? else { break };
+            if timeout(wait, shop.reaches(Stage::Over)).await.is_ok() {
+                break;
             }
         }
         Ok(())
@@ -336,16 +341,17 @@ impl Actor {
             sleep_until(shop.opens - LEAD / 2 + self.click).await;
             self.clicks(shop, false, 2).await?;
         }
-        let _ = shop.is_open.subscribe().wait_for(|is_open| *is_open).await;
+        shop.reaches(Stage::Open).await;
         sleep(self.click).await;
         let most = [2, if self.is_admitted { 100 } else { 0 }][usize::from(shop.is_draw)];
         self.clicks(shop, true, most).await
     }
 }
 
-/// Returns all actors. When they click depends on the seed only.
+/// Returns all actors. They click at the same times in each sale.
 fn actors(args: &Args) -> impl Iterator<Item = Actor> {
-    let Args { honest, accounts, addresses, nat_share, mut seed, .. } = *args;
+    let Args { honest, accounts, addresses, nat_share, .. } = *args;
+    let mut seed = 1_u64;
     (0..honest + args.bots * accounts).map(move |number| {
         let is_honest = number < honest;
         let bot = number.saturating_sub(honest) / accounts;
@@ -365,23 +371,18 @@ fn actors(args: &Args) -> impl Iterator<Item = Actor> {
 
 /// Plays a sale, and returns its row.
 async fn play(args: &Args) -> Result<String> {
-    let own = if args.redis.is_none() { Some(redis().await?) } else { None };
-    let url = args.redis.as_ref().or(own.as_ref().map(|(_, url)| url)).ok_or("no Redis")?;
-    let shop = Arc::new(Shop::open(args, url).await?);
+    let (_redis, url) = redis().await?;
+    let shop = Arc::new(Shop::open(args, &url).await?);
     eprintln!("{:?}, stock {}, servers with {:?}", args.strategy, args.stock, args.flags);
     let mut all = JoinSet::new();
     for mut actor in actors(args) {
         let shop = Arc::clone(&shop);
         all.spawn(async move { actor.take_part(&shop).await.map(|()| actor) });
     }
-    sleep_until(shop.opens).await;
-    for number in 0..2 {
-        while !shop.level(number).await?["opens_in_ms"].is_null() {
-            sleep(BEAT / 100).await;
-        }
-    }
-    shop.is_open.send_replace(true);
-    let actors: Vec<Actor> = all.join_all().await.into_iter().collect::<Result<_>>()?;
+    let actors = tokio::select! {
+        actors = all.join_all() => actors.into_iter().collect::<Result<Vec<Actor>>>()?,
+        failed = shop.follow() => match failed? {},
+    };
     // The servers read the levels four times a second.
     sleep(SECOND).await;
     let sold = shop.level(0).await?["sold"].as_u64().ok_or("what is sold is not known")?;

@@ -1,8 +1,8 @@
 // The live page: what the server decides, asked once a second. Texts of clients are shown as text only.
 
 const at = (id) => document.getElementById(id);
-const OUTCOMES = ["Ordered (201)", "Ordered before (409)", "Sold out (410)", "Too many requests (429)", "Banned (403)",
-  "Not available (5xx)", "Other", "Entered (202)"];
+const OUTCOMES = { ordered: "Ordered (201)", "ordered-before": "Ordered before (409)", "sold-out": "Sold out (410)",
+  denied: "Too many requests (429)", banned: "Banned (403)", unavailable: "Not available (5xx)", other: "Other", entered: "Entered (202)" };
 const NAMES = { user: "Each user", ip: "Each address", accounts: "Accounts of an address" };
 const KEY = "admin-token";
 const SILENCE = 5000;
@@ -54,14 +54,16 @@ function cells(table, index, count) {
   return row.cells;
 }
 
-function showOrders(counts) {
+function showOrders(orders) {
   const now = performance.now();
+  const counts = new Map(orders);
   // A server that was started again counts from zero.
-  const goesOn = earlier && counts.every((count, outcome) => count >= earlier.counts[outcome]);
+  const goesOn = earlier && orders.every(([outcome, count]) => count >= earlier.counts.get(outcome));
   const last = goesOn ? earlier : { counts, now: now - 1 };
-  OUTCOMES.forEach((name, outcome) => {
-    const texts = [name, number((1000 * (counts[outcome] - last.counts[outcome])) / (now - last.now)), number(counts[outcome])];
-    [...cells("classes", outcome, 3)].forEach((cell, at) => { cell.textContent = texts[at]; });
+  orders.forEach(([outcome, count], row) => {
+    const rate = (1000 * (count - last.counts.get(outcome))) / (now - last.now);
+    const texts = [OUTCOMES[outcome] ?? outcome, number(rate), number(count)];
+    [...cells("orders", row, 3)].forEach((cell, at) => { cell.textContent = texts[at]; });
   });
   earlier = { counts, now };
 }
@@ -186,7 +188,7 @@ async function run() {
   for (;;) {
     try {
       const sample = await request("GET", "/admin/live");
-      showOrders(sample.counts);
+      showOrders(sample.orders);
       showState(sample);
       showOffenders(sample.offenders);
       showPolicies(sample.policies);

@@ -143,7 +143,7 @@ impl MemoryStock {
 
 impl Shelf {
     fn reply(&self, outcome: Outcome, order: &str, number: u64) -> Reply {
-        Reply { outcome, order: order.to_owned(), number, now_us: self.now_us }
+        Reply { outcome, order: order.to_owned(), number, now_us: self.now_us, news_us: 0 }
     }
 
     /// Takes back what was not paid in time, and gives the free turns of a draw.
@@ -179,9 +179,23 @@ impl Shelf {
             (None, _) if self.orders.len() >= self.stock && self.unpaid.scores.is_empty() => {
                 self.reply(Outcome::Over, "", 0)
             }
-            (None, Some(rank)) => self.reply(Outcome::Waiting, "", rank as u64 + 1),
+            (None, Some(rank)) => {
+                let waiting = self.reply(Outcome::Waiting, "", rank as u64 + 1);
+                Reply { news_us: self.news_us(rank + 1), ..waiting }
+            }
             (_, None) => self.reply(Outcome::None, "", 0),
         }
+    }
+
+    /// Tells when there can be a turn for this place in line.
+    fn news_us(&self, place: usize) -> u64 {
+        if self.orders.len() + self.turns.scores.len() < self.stock {
+            return self.now_us;
+        }
+        let ends = self.turns.order.iter().take(place).chain(self.unpaid.order.iter().take(place));
+        let mut ends: Vec<u64> = ends.map(|(end, _)| *end).collect();
+        ends.sort_unstable();
+        ends.get(place - 1).copied().unwrap_or_default()
     }
 
     fn enter(&mut self, user: &str, drawn: u64) {

@@ -19,7 +19,6 @@ use crate::draw::{Draw, FIRST_COME};
 use crate::names::{OrderId, Sku, UserId};
 use example_support::lock;
 
-const SALE: &str = include_str!("../sale.lua");
 /// The keys of the script.
 const KEYS: [&str; 9] =
     ["stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds"];
@@ -77,13 +76,14 @@ impl RedisStock {
         replicas: Replicas,
         terms: Terms,
     ) -> Result<Arc<Self>, StockError> {
+        let sale = include_str!("../sale.lua");
         let mut stock = Self {
             orders,
             reads,
             prefix: prefix.to_owned(),
             replicas,
-            script: RedisScript::new(SALE),
-            hash: Script::new(SALE),
+            script: RedisScript::new(sale),
+            hash: Script::new(sale),
             terms,
             on_sale: HashMap::new(),
         };
@@ -148,10 +148,10 @@ impl RedisStock {
         let key = |what| self.key(sku, what);
         let mut read = pipe();
         read.get(key("stock")).get(key("draw")).hlen(key("orders")).hlen(key("paid"));
-        read.zcard(key("line")).zcard(key("turns")).zcard(key("unpaid"));
-        type Read = (Option<String>, Option<String>, u32, u32, u32, u32, u32);
+        read.zcard(key("line")).zcard(key("turns"));
+        type Read = (Option<String>, Option<String>, u32, u32, u32, u32);
         let level = match self.reads.pipeline::<Read>(&read).await {
-            Ok((stock, mode, sold, paid, entries, turns, unpaid)) => {
+            Ok((stock, mode, sold, paid, entries, turns)) => {
                 if stock.is_none() {
                     let mut mark = redis::cmd("SETNX");
                     mark.arg(key("stock")).arg(LOST);
@@ -161,7 +161,7 @@ impl RedisStock {
                 }
                 let same_draw = draw.is_none() || mode.as_ref() == Some(kept);
                 let stock = stock.and_then(|pieces| pieces.parse().ok()).filter(|_| same_draw);
-                if stock.is_some() && entries + turns + unpaid > 0 {
+                if stock.is_some() {
                     // If it fails, the next look tries again.
                     let _ = self.send(sku, &["tick".to_owned()], false).await;
                 }
@@ -273,24 +273,19 @@ impl RedisStock {
         arguments.extend([self.terms.turn_us(), self.terms.pay_us()].map(|it| it.to_string()));
         arguments.extend_from_slice(&call[1..]);
         let Replicas { wanted, timeout } = self.replicas;
-        type Sent = (String, String, u64, u64);
-        let ((outcome, order, number, now_us), confirmed): (Sent, u32) = if waits && wanted > 0 {
+        type Sent = (String, String, u64, u64, u64);
+        let (sent, confirmed): (Sent, u32) = if waits && wanted > 0 {
             let patience = timeout.as_millis().div_ceil(2) as u64;
-            let change = |eval: &str, script: &str| {
-                let mut change = pipe();
-                change.cmd(eval).arg(script).arg(keys.len()).arg(&keys).arg(&arguments);
-                change.cmd("WAIT").arg(wanted).arg(patience).to_owned()
-            };
-            match self.orders.pipeline(&change("EVALSHA", self.hash.get_hash())).await {
-                Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT" => {
-                    self.orders.pipeline(&change("EVAL", SALE)).await?
-                }
-                reply => reply?,
-            }
+            let mut change = pipe();
+            change.cmd("EVALSHA").arg(self.hash.get_hash()).arg(keys.len()).arg(&keys);
+            change.arg(&arguments).cmd("WAIT").arg(wanted).arg(patience);
+            // A new master has the script from the next look on.
+            self.orders.pipeline(&change).await?
         } else {
             let commands = if waits { &self.orders } else { &self.reads };
             (commands.script(&self.script, &keys, &arguments).await?, 0)
         };
+        let (outcome, order, number, now_us, news_us) = sent;
         if let Some(OnSale { clock, .. }) = on_sale {
             *lock(clock) = (Instant::now(), now_us);
         }
@@ -298,7 +293,7 @@ impl RedisStock {
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome =
             parsed.map_err(|error| StoreError::Protocol { message: error.to_string() })?;
-        Ok((Reply { outcome, order, number, now_us }, confirmed))
+        Ok((Reply { outcome, order, number, now_us, news_us }, confirmed))
     }
 
     /// The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so

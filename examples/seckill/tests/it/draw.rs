@@ -7,7 +7,7 @@ use test_support::server_process::{HttpResponse, Server};
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{by, on_both, on_redis, pay, responses, sale, stop};
+use crate::{by, on_both, on_redis, pay, sale, stop};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -61,6 +61,8 @@ pub(crate) async fn assert_line(server: &Server, users: &[String], commitment: &
         let seen = entry(server, user).await;
         assert_eq!((&seen["state"], &seen["place"]), (&json!("waiting"), &json!(place)), "{user}");
         assert_eq!(seen["commitment"], *commitment);
+        // Nothing changes before the turn of a minute ends, so nobody asks before.
+        assert!((40_000..=62_000).contains(&seen["again_in_ms"].as_u64().unwrap()), "{seen}");
     }
 }
 
@@ -193,45 +195,53 @@ async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
 }
 
 #[tokio::test]
-async fn a_crowd_gets_what_there_is() {
-    let terms = ["--opens-in", "1s", "--turn", "1s", "--pay-within", "1s", "--stock", "iphone=5"];
+async fn nobody_sleeps_through_a_turn() {
+    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "8s", "--stock", "iphone=1"];
     on_both(&[&FREE[..], &terms].concat(), async |server| {
-        let ask = |user: &str, method, path| {
-            server.request(method, &format!("/seckill/iphone/{path}")).header("x-user-id", user)
-        };
-        let users: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
-        let mut paid = 0;
-        for round in 0.. {
-            assert!(round < 40, "{paid} of 5 pieces are paid");
-            let seen = users.iter().map(|user| server.spawn(ask(user, "GET", "entry")));
-            let seen = responses(seen).await.into_iter().map(|answer| answer.json());
-            let next = users.iter().zip(seen).map(|(user, seen)| match seen["ticket"].as_str() {
-                Some(ticket) => ask(user, "POST", "orders").header("x-seckill-ticket", ticket),
-                None => ask(user, "POST", "entries"),
-            });
-            let placed = responses(next.map(|request| server.spawn(request))).await;
-            let level = server.get("/seckill/iphone").await.json();
-            assert!(level["sold"].as_u64() <= Some(5), "{level}");
-            for order in placed.iter().filter(|answer| answer.status == 201) {
-                // Some never pay.
-                let order = order.json();
-                if order["user"].as_str().unwrap() >= "user-15" {
-                    paid += usize::from(pay(server, &order, "1").await.status == 200);
-                }
-            }
-            if paid == 5 {
-                break;
-            }
-            sleep(Duration::from_secs(1)).await;
-        }
-        let mut ends = Vec::new();
-        for user in &users {
-            ends.push(entry(server, user).await["state"].clone());
-        }
-        ends.retain(|state| state != "over");
-        assert_eq!(ends, vec![json!("ordered"); 5]);
+        assert_eq!(enter(server, "alice").await.json()["state"], "turn");
+        sleep(Duration::from_secs(5)).await;
+        let waiting = enter(server, "bob").await.json();
+        assert!(waiting["again_in_ms"].as_u64() <= Some(5000), "{waiting}");
+        let turn = becomes(server, "bob", "turn").await;
+        assert!(turn["turn_ends_in_ms"].as_u64() >= Some(4000), "{turn}");
     })
     .await;
+}
+
+#[tokio::test]
+async fn who_is_in_line_asks_when_there_can_be_a_turn() {
+    let redis = Redis::start().await;
+    let at = |after: u64| (8_000_000_000_000_000 + after).to_string();
+    for (sku, turns, orders, expected) in [
+        ("{turns}", &[10, 20, 30, 40][..], &[][..], [10, 20, 30, 40, 0]),
+        ("{orders}", &[], &[10, 20, 30, 40], [10, 20, 30, 40, 0]),
+        // No later than 10, 20, 30, 40, and cheap.
+        ("{both}", &[10, 30], &[20, 40], [10, 10, 30, 30, 0]),
+    ] {
+        let add = async |what: &str, score: &str, member: u64| {
+            let member = member.to_string();
+            redis.run::<()>(&["ZADD", &format!("{sku}:{what}"), score, &member]).await;
+        };
+        redis.run::<()>(&["SET", &format!("{sku}:stock"), "4"]).await;
+        for end in turns {
+            add("turns", &at(*end), *end).await;
+        }
+        for end in orders {
+            add("unpaid", &at(*end), *end).await;
+            let (orders, order) = (format!("{sku}:orders"), end.to_string());
+            redis.run::<()>(&["HSET", &orders, &order, "somebody"]).await;
+        }
+        for (place, expected) in (1..).zip(expected) {
+            add("line", &place.to_string(), place).await;
+            let terms = ["1", "60000000", "60000000", &place.to_string()];
+            let (outcome, _, news) = sale(&redis, sku, "entry", &terms).await;
+            let news = news.saturating_sub(8_000_000_000_000_000);
+            assert_eq!((&*outcome, news), ("waiting", expected), "{sku}: place {place}");
+        }
+        // A piece is free, and the first in line gets its turn now.
+        redis.run::<()>(&["SET", &format!("{sku}:stock"), "5"]).await;
+        assert_eq!(sale(&redis, sku, "entry", &["1", "60000000", "0", "1"]).await.0, "turn");
+    }
 }
 
 #[tokio::test]
@@ -289,24 +299,4 @@ async fn the_mode_of_a_sale_is_kept() {
     let is_lost = async || drawn.get("/seckill/iphone").await.status == 503;
     eventually("it is seen", is_lost).await;
     assert_eq!(enter(&drawn, "bob").await.problem(503), "/problems/stock-lost");
-}
-
-/// `cargo test --release -p seckill --test it -- --ignored --nocapture` prints the longest call of Redis.
-#[tokio::test]
-#[ignore = "it measures"]
-async fn no_call_is_long_when_a_hundred_thousand_are_drawn() {
-    let redis = Redis::start().await;
-    let server =
-        on_redis(&redis, &[&FREE[..], &["--opens-in", "5s", "--stock", "iphone=1000"]].concat());
-    let fill = "for i = 1, 100000 do redis.call('ZADD', KEYS[1], math.random() * 2 ^ 52, 'user-' .. i) end";
-    redis.run::<()>(&["EVAL", fill, "1", "seckill:{iphone}:line"]).await;
-    redis.run::<()>(&["CONFIG", "SET", "slowlog-log-slower-than", "50"]).await;
-    redis.run::<()>(&["SLOWLOG", "RESET"]).await;
-    let has_turns = async || server.get("/seckill/iphone").await.json()["turns"] == 1000;
-    sleep(Duration::from_secs(5)).await;
-    eventually("all turns are given", has_turns).await;
-    let log: Vec<(u64, u64, u64, Vec<String>, String, String)> =
-        redis.run(&["SLOWLOG", "GET", "100"]).await;
-    let calls = log.iter().map(|call| (call.2, call.3[0].clone()));
-    println!("the longest calls in us: {:?}", calls.collect::<Vec<_>>());
 }

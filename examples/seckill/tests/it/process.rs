@@ -105,7 +105,8 @@ async fn a_signal_stops_both_listeners_at_once() {
 async fn order_under_way_finishes_before_the_stop() {
     let redis = Redis::start().await;
     let server = on_redis(&redis, &[]);
-    // Redis holds scripts back, and with them the order.
+    // A client that is connected, so that its order comes at once. Redis holds scripts back, and with them the order.
+    assert_eq!(server.get("/healthz").await.status, 200);
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let placed = server.spawn(server.order_request("iphone", "alice"));
     let is_blocked = async || {
@@ -126,6 +127,7 @@ async fn order_under_way_finishes_before_the_stop() {
 async fn an_endless_order_is_cut_off_at_a_stop() {
     let redis = Redis::start().await;
     let server = alone(&["--redis", &redis.url(), "--response-timeout", "10m"]);
+    assert_eq!(server.get("/healthz").await.status, 200);
     redis.run::<()>(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
     server.spawn(server.order_request("iphone", "alice"));
     let is_blocked =
