@@ -46,6 +46,8 @@ pub(crate) struct Shop {
     /// What the keys in Redis begin with.
     pub(crate) prefix: String,
     pub(crate) user: Arc<dyn KeyExtractor>,
+    /// Whether payments come from a provider with a token, and not from anybody.
+    pub(crate) has_provider: bool,
     /// Counts what comes of orders, if an operator can see the counts.
     pub(crate) meter: Option<Arc<Meter>>,
 }
@@ -224,15 +226,16 @@ async fn pay(
                 .detail("The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.")
         })?;
     shop.stock.draw(&id.sku).ok_or_else(unknown_order)?;
-    let call = Call::Pay { order: &id, payment: &payment };
+    let call = Call::Pay { order: &id, payment: &payment, is_real: shop.has_provider };
     let reply = shop.stock.call(&id.sku, call).await;
     if let Some(meter) = &shop.meter {
         meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
     }
     let reply = reply.map_err(StockError::of_a_change)?;
     let conflict = |kind, title| {
-        Err(Problem::new(StatusCode::CONFLICT, kind, title)
-            .detail("The payment is recorded for a refund."))
+        let problem = Problem::new(StatusCode::CONFLICT, kind, title);
+        let detail = "The payment is recorded for a refund.";
+        Err(if shop.has_provider { problem.detail(detail) } else { problem })
     };
     match reply.outcome {
         Outcome::Paid => Ok(Json(json!({ "order_id": id.to_string(), "paid": true }))),

@@ -22,7 +22,8 @@
     ARGV[5] subject (text): the user id; to `pay` the UUID of the order
     ARGV[6] value (text): to `order` the UUID of the new order, to `pay` the id of the payment, to `enter` the place
       if it is before the opening
-    ARGV[7] ticket (microseconds): to `order` in a draw, when the turn ends
+    ARGV[7] ticket (microseconds): to `order` in a draw, when the turn ends; to `pay` 1 to keep a payment that has
+      bought nothing, and 0 if nobody vouches for it
 
   Reply:
     REPLY[1] outcome (text): what `Reply` in stock.rs lists
@@ -58,7 +59,9 @@ if op == 'pay' then
     call('HSET', paid, subject, value)
     call('ZREM', unpaid, subject)
   elseif user or call('HGET', returned, subject) then
-    call('HSET', refunds, value, subject)
+    if ARGV[7] == '1' then
+      call('HSET', refunds, value, subject)
+    end
   else
     outcome = 'unknown'
   end

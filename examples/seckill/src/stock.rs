@@ -51,8 +51,17 @@ impl Terms {
 /// What to do with a SKU. `sale.lua` describes the parts.
 #[derive(Clone, Copy)]
 pub(crate) enum Call<'a> {
-    Order { user: &'a UserId, order: &'a OrderId, ticket: u64 },
-    Pay { order: &'a OrderId, payment: &'a str },
+    Order {
+        user: &'a UserId,
+        order: &'a OrderId,
+        ticket: u64,
+    },
+    /// A payment that buys nothing is kept for a refund if the payment provider vouches for it.
+    Pay {
+        order: &'a OrderId,
+        payment: &'a str,
+        is_real: bool,
+    },
     Enter(&'a UserId),
     Entry(&'a UserId),
 }

@@ -217,7 +217,9 @@ impl RedisStock {
             Call::Order { user, order, ticket } => {
                 ("order", of(user), order.uuid.to_string(), ticket)
             }
-            Call::Pay { order, payment } => ("pay", order.uuid.to_string(), payment.to_owned(), 0),
+            Call::Pay { order, payment, is_real } => {
+                ("pay", order.uuid.to_string(), payment.to_owned(), u64::from(is_real))
+            }
             Call::Enter(user) => ("enter", of(user), place(user), 0),
             Call::Entry(user) => ("entry", of(user), String::new(), 0),
         };

@@ -83,6 +83,37 @@ async fn an_order_whose_reply_is_lost_is_placed_once() {
 }
 
 #[tokio::test]
+async fn a_redis_that_dies_in_mid_sale_loses_and_doubles_no_order() {
+    let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let free = ["--ip-quota", "off", "--quota", "999/1s", "--stock", "iphone=40"];
+    let server = alone(&[&free[..], &["--redis", &redis.url()]].concat());
+    let mut first = Vec::new();
+    let sale = async {
+        for user in 0..60 {
+            first.push(server.spawn(server.order_request("iphone", &format!("user-{user}"))));
+            sleep(Duration::from_millis(2)).await;
+        }
+    };
+    let death = async {
+        sleep(Duration::from_millis(50)).await;
+        redis.restart().await;
+    };
+    tokio::join!(sale, death);
+    for (user, first) in first.into_iter().enumerate() {
+        let again = async || server.order("iphone", &format!("user-{user}")).await;
+        eventually("it is told", async || again().await.status != 503).await;
+        let (first, now) = (first.await.unwrap(), again().await);
+        if first.status == 201 {
+            assert_eq!(now.problem(409), "/problems/already-ordered");
+            assert_eq!(now.json()["order_id"], first.json()["order_id"]);
+        }
+    }
+    for part in ["orders", "buyers"] {
+        assert_eq!(redis.run::<usize>(&["HLEN", &format!("seckill:{{iphone}}:{part}")]).await, 40);
+    }
+}
+
+#[tokio::test]
 async fn a_dead_redis_is_a_503_until_it_is_back() {
     let mut redis = Redis::start().await;
     let server = alone(&["--redis", &redis.url(), "--quota", "9/60s"]);
