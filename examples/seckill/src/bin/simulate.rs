@@ -70,6 +70,9 @@ struct Args {
     /// Percent of the customers behind four addresses of a carrier: those of 100.64.0.0/30.
     #[arg(long, default_value = "0", value_parser = value_parser!(u32).range(..=100))]
     nat_share: u32,
+    /// Decides when each customer clicks.
+    #[arg(long, default_value = "1")]
+    seed: u64,
     /// Plays the sales of the README, and prints their table.
     #[arg(long)]
     table: bool,
@@ -348,10 +351,9 @@ impl Actor {
     }
 }
 
-/// Returns all actors. They click at the same times in each sale.
+/// Returns all actors. When they click depends on the seed only.
 fn actors(args: &Args) -> impl Iterator<Item = Actor> {
-    let Args { honest, accounts, addresses, nat_share, .. } = *args;
-    let mut seed = 1_u64;
+    let Args { honest, accounts, addresses, nat_share, mut seed, .. } = *args;
     (0..honest + args.bots * accounts).map(move |number| {
         let is_honest = number < honest;
         let bot = number.saturating_sub(honest) / accounts;
