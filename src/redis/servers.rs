@@ -256,7 +256,10 @@ impl From<Infallible> for StoreError {
 }
 
 fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
-    url.as_ref().into_connection_info().map_err(unreachable)
+    let info = url.as_ref().into_connection_info().map_err(unreachable)?;
+    // Without its name, which a user of few rights may not set: Redis would log each try as refused.
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    Ok(info.set_redis_settings(settings))
 }
 
 #[cfg(any(feature = "sentinel", feature = "cluster"))]

@@ -22,6 +22,7 @@ const TOKEN: &str = "0123456789abcdef-the-token";
 /// How long a page may take to show something on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 const DISABLED: &str = "document.querySelector('#act').disabled";
+const FOCUSED: &str = "document.activeElement.id === 'act'";
 
 /// Notes what a person sees only as a page that does not work.
 const NOTE_PROBLEMS: &str = "window.problems = [];
@@ -252,13 +253,13 @@ async fn button_waits_for_the_opening_and_after_a_429() {
     tab.sees("#act", |text| text == "Buy now").await;
     assert_eq!(server.order("ipad", "alice").await.status, 201);
     // With the keyboard alone.
-    tab.until(&format!("!{DISABLED} && document.activeElement.id === 'act'")).await;
+    tab.until(&format!("!{DISABLED} && {FOCUSED}")).await;
     tab.press("Enter").await;
     tab.answers("Too many requests from you").await;
     assert!(tab.run::<bool>(DISABLED).await, "the button waits too");
     tab.sees("#timer", |text| text.starts_with("You can try again in 0:")).await;
     tab.answers("The sale is open.").await;
-    // The button has the focus again.
+    tab.until(&format!("!{DISABLED} && {FOCUSED}")).await;
     tab.press("Enter").await;
     tab.answers("Yours, once it is paid.").await;
 }
