@@ -173,7 +173,8 @@ impl Tab {
 
     /// Presses a key, which goes to the element with the focus.
     async fn press(&self, key: &str) {
-        self.0.find_element(":focus").await.unwrap().press_key(key).await.unwrap();
+        // Of any element: `:focus` has none while the window of the browser is not the active one.
+        self.0.find_element("body").await.unwrap().press_key(key).await.unwrap();
     }
 }
 
