@@ -168,9 +168,9 @@ impl Denials {
     ) {
         let sent_ns = self.nanos_at(sent);
         if outcome.admitted {
-            for log in check.logs.iter().filter(|log| self.cache.contains_key(*log)) {
+            check.logs.iter().for_each(|log| {
                 self.cache.remove(log);
-            }
+            });
             return;
         }
         if check.repeated {
