@@ -161,7 +161,7 @@ local function state()
   if not rank then
     return 'none'
   end
-  return 'waiting', '', rank + 1, news_us(rank + 1)
+  return 'waiting', '', rank + 1
 end
 
 if op == 'enter' then
@@ -194,4 +194,5 @@ end
 if op == 'tick' then
   return reply('done')
 end
-return reply(state())
+local outcome, text, number = state()
+return reply(outcome, text, number, outcome == 'waiting' and news_us(number))
