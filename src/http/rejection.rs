@@ -157,6 +157,7 @@ impl Rejection {
             Some(content_type) => grpc::set_content_type(headers, content_type),
             None => self.insert_retry_after(headers),
         }
+        // A ban does not depend on the quotas, whose state would mislead the client.
         if let Self::Denied(denied) = self {
             shown.insert(headers, denied.usage());
         }
