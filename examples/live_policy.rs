@@ -1,4 +1,4 @@
-//! Policies from a configuration file, changed while the server runs, with a stricter quota on trial.
+//! Policies from a configuration file, changed while the server runs.
 //!
 //! ```text
 //! cargo run --example live_policy                    # or: -- FILE.toml, read again on SIGHUP
@@ -15,7 +15,7 @@ use axum::http::StatusCode;
 use axum::{Router, routing::get, routing::post};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tower_sliding_window::{Decision, MemoryStore, Policies, SlidingWindowLayer, key};
+use tower_sliding_window::{MemoryStore, Policies, SlidingWindowLayer, key};
 
 const HELP: &str = "\
 Serves POST /orders on http://127.0.0.1:3000: five requests a minute for each user.
@@ -23,8 +23,7 @@ Serves POST /orders on http://127.0.0.1:3000: five requests a minute for each us
   curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/orders
   curl http://127.0.0.1:3000/policies                 shows the policies
   curl -X PUT --data-binary @FILE http://127.0.0.1:3000/policies  changes all of them, or none
-  kill -HUP PID                                       reads FILE again
-Prints each request that the candidate quota of three a minute would have denied.";
+  kill -HUP PID                                       reads FILE again";
 
 /// What holds without a file. A policy is a text, or a table with more than quotas.
 const CONFIGURATION: &str = r#"
@@ -32,7 +31,6 @@ ip = "100/60s"
 
 [user]
 quotas = ["2/1s", "5/60s"]
-candidates = "3/60s"
 penalty = "3/10m:1m,1h,24h"
 "#;
 
@@ -67,15 +65,6 @@ async fn follow(path: String, policies: Policies) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reports what the candidate would have done. It runs on the request's path, so it must not block.
-fn report(decision: &Decision) {
-    for (policy, quota, state) in decision.usage().candidates() {
-        if state.is_full() {
-            println!("{}: {quota} would have denied this request", policy.name());
-        }
-    }
-}
-
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     println!("{HELP}");
@@ -94,8 +83,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     // `.shadow(true)` would try out the whole layer: it decides and reports, and denies nothing.
     let limit = SlidingWindowLayer::new(user, key::header("x-user-id"), MemoryStore::new())
-        .rule(ip, key::peer_ip().ipv6_prefix(56))
-        .on_decision(report);
+        .rule(ip, key::peer_ip().ipv6_prefix(56));
     let app = Router::new()
         .route("/orders", post(async || "ordered\n").layer(limit))
         .route("/policies", get(show).put(change))

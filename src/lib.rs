@@ -99,7 +99,6 @@
 //! | metric | labels | what |
 //! |---|---|---|
 //! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions; a denial counts once for each policy that it violates |
-//! | `sliding_window_candidate_denials_total` | `policy`, `quota` | requests that a candidate quota would have denied; an [upper bound](docs::why_denied#try-a-quota-before-you-enforce-it) if clients send more than it allows all the time |
 //! | `sliding_window_strikes_total` | `policy` | strikes |
 //! | `sliding_window_bans_total` | `policy` | bans imposed because of strikes |
 //! | `sliding_window_missing_keys_total` | `policy`; `reason`: `missing` (not sent by the client), `invalid`, `not_provided` (not provided by the server), `not_applicable` ([`key::optional`]) | requests without the key of a rule; `policy` is `chosen` for a rule that chooses its policy |

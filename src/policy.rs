@@ -59,7 +59,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// Policies of different kinds never share logs.
 ///
 /// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
-/// `keep_for`, `counts`, `candidates` and `penalty`, of which only `quotas` must be there. The format must
+/// `keep_for`, `counts` and `penalty`, of which only `quotas` must be there. The format must
 /// describe itself, as JSON and TOML do. In [`Policies`], which shows the forms, the name is the key of the policy.
 ///
 /// ```
@@ -81,7 +81,6 @@ pub struct Policy {
     log_name: Arc<str>,
     /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
-    candidates: SmallVec<[Quota; 0]>,
     /// What [`Policy::keep_for`] has set, or 0.
     kept_us: u64,
     /// How long a log keeps its entries: at least as long as the longest window.
@@ -168,7 +167,6 @@ impl Policy {
             base_name: base_name.into(),
             log_name: base_name.into(),
             quotas: SmallVec::new(),
-            candidates: SmallVec::new(),
             kept_us: 0,
             retention_us: 0,
             penalty: None,
@@ -235,37 +233,6 @@ impl Policy {
             Counts::Bytes => format!("{name}:{}", Counts::Costs.name()).into(),
             counts => format!("{name}:{}", counts.name()).into(),
         };
-    }
-
-    /// Adds a candidate: a quota that is reported but not enforced.
-    ///
-    /// The candidate is evaluated on the log, which has the requests that the enforced quotas admit.
-    /// [`Usage::candidates`](crate::Usage::candidates) returns for each request whether the candidate
-    /// would have denied it.
-    ///
-    /// If clients send more than the candidate allows all the time, these denials are an upper bound:
-    /// the log also has the requests that an enforced candidate would have kept out. The
-    /// [guide](crate::docs::why_denied#try-a-quota-before-you-enforce-it) shows how to get the exact number.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let policy = Policy::new("user").quota(Quota::per_minute(100)).candidate(Quota::per_minute(1));
-    /// let limiter = Limiter::new(policy, MemoryStore::new());
-    /// let _ = limiter.check("alice").await?;
-    /// let second = limiter.check("alice").await?;
-    /// assert!(second.is_admitted());
-    /// assert!(second.usage().candidates().all(|(_, _, state)| state.is_full()));
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn candidate(mut self, quota: Quota) -> Self {
-        self.candidates.push(quota);
-        self.lengthen_retention();
-        self
     }
 
     /// Sets the penalty for keys that are denied repeatedly. Defaults to none.
@@ -481,19 +448,6 @@ impl Policy {
         &self.quotas
     }
 
-    /// Returns the candidates, in the order in which they were added. They are reported but not
-    /// enforced.
-    #[must_use]
-    pub fn candidates(&self) -> &[Quota] {
-        &self.candidates
-    }
-
-    pub(crate) fn quotas_and_candidates(&self) -> impl ExactSizeIterator<Item = Quota> {
-        let (quotas, candidates) = (&self.quotas, &self.candidates);
-        let quota = move |at| quotas.get(at).unwrap_or_else(|| &candidates[at - quotas.len()]);
-        (0..quotas.len() + candidates.len()).map(move |at| *quota(at))
-    }
-
     /// Returns the policy that holds if and only if both policies hold. They share their logs.
     ///
     /// If both have a penalty, that of fewer strikes applies, then that of the longer bans.
@@ -505,7 +459,6 @@ impl Policy {
         for quota in other.quotas.iter().filter(|quota| !self.quotas.contains(quota)) {
             merged = merged.quota(*quota);
         }
-        merged.candidates.extend(other.candidates.iter().copied());
         let penalties = self.penalty.iter().chain(&other.penalty);
         merged.penalty = penalties.min_by_key(|penalty| penalty.severity()).cloned();
         (merged.base_name, merged.log_name) = (self.base_name.clone(), self.log_name.clone());
@@ -517,9 +470,6 @@ impl Policy {
         if !new.is_named() {
             new.name = self.name.clone();
             new.penalty = new.penalty.or_else(|| self.penalty.clone());
-            if new.candidates.is_empty() {
-                new.candidates = self.candidates.clone();
-            }
         }
         if self.name != new.name {
             let (from, to) = (self.name().to_owned(), new.name().to_owned());
@@ -551,8 +501,7 @@ impl Policy {
     }
 
     pub(crate) fn longest_window_us(&self) -> u64 {
-        let candidates = self.candidates.iter().map(Quota::window_us).max().unwrap_or(0);
-        self.quotas.last().map_or(0, Quota::window_us).max(candidates)
+        self.quotas.last().map_or(0, Quota::window_us)
     }
 
     /// Refuses a policy that limits nothing, and warns of a ban that nobody would notice.

@@ -63,8 +63,7 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 /// ## Checks
 ///
 /// - [`Outcome::new`] takes one [`LogOutcome`] for each of [`Check::logs`], in their order. It has a
-///   [`QuotaState`] for each of the policy's [`quotas`](crate::Policy::quotas) and each of its
-///   [`candidates`](crate::Policy::candidates), in their order. A full candidate denies nothing.
+///   [`QuotaState`] for each of the policy's [`quotas`](crate::Policy::quotas), in their order.
 /// - An admission adds an entry to each log. In a [budget](crate::Policy::budget) it takes as many places as
 ///   [`Check::costs`] has for it, and in another log one. A cost of 0 adds no entry, and is denied only by a log in
 ///   which more than a limit is taken, or by a ban.

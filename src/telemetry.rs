@@ -93,14 +93,6 @@ pub(crate) fn fallback(failure_policy: &'static str, outcome: &'static str) {
     );
 }
 
-/// Reports a request that a candidate would have denied.
-pub(crate) fn candidate_denial(policy: &PolicyLabel, quota: impl Display) {
-    count!(
-        "sliding_window_candidate_denials_total",
-        "policy" => policy.name().clone(), "quota" => quota.to_string()
-    );
-}
-
 pub(crate) fn strike(policy: &PolicyLabel) {
     count!("sliding_window_strikes_total", "policy" => policy.name().clone());
 }

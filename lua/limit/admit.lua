@@ -30,7 +30,7 @@
           counts (0 to 3): 0 for requests, 3 for their costs; otherwise an entry that is there takes no place
             again and gets a new timestamp: 1 for requests in flight, 2 for distinct values
           for each quota:
-            limit (places): how many the quota allows; negative for a candidate, which never denies
+            limit (places): how many the quota allows
             window_us (microseconds): the length of the window, at most kept_us
           if the policy has a penalty:
             within_us (microseconds): how long a strike counts
@@ -236,10 +236,6 @@ while key <= #KEYS do
       end
       for q = at + 5, last, 2 do
         local limit, window_us, used, wait_us, needed = shape[q], shape[q + 1], entries, 0, cost
-        local is_enforced = limit > 0
-        if not is_enforced then
-          limit = -limit
-        end
         if found_us and found_us + window_us > now_us then
           needed, free = 0, free or {}
           free[n + 1] = true
@@ -260,10 +256,8 @@ while key <= #KEYS do
             local rank = needed - limit - 1
             wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - now_us
           end
-          if is_enforced then
-            state, full_us = 0, full_us or {}
-            full_us[k] = math.max(full_us[k] or 0, window_us)
-          end
+          state, full_us = 0, full_us or {}
+          full_us[k] = math.max(full_us[k] or 0, window_us)
         end
         numbers[n + 1], numbers[n + 2] = used < limit and limit - used or 0, wait_us
         n = n + (wants_reset and 3 or 2)

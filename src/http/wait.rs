@@ -70,7 +70,7 @@ async fn deny_behind_others(check: Check, config: &Config) -> Waited {
         if outcome.admitted {
             // There is room, for those that wait.
             outcome.admitted = false;
-            let state = outcome.logs_mut().iter_mut().find_map(|log| log.states_mut().first_mut());
+            let state = outcome.logs_mut().iter_mut().find_map(|log| log.quotas_mut().first_mut());
             state.into_iter().for_each(|state| state.wait_us = 1);
         }
         outcome

@@ -21,7 +21,6 @@ use crate::quota::{Span, parse_window};
 const NAME: &str = "name";
 const QUOTAS: &str = "quotas";
 const KEEP_FOR: &str = "keep_for";
-const CANDIDATES: &str = "candidates";
 const PENALTY: &str = "penalty";
 const COUNTS: &str = "counts";
 
@@ -36,7 +35,7 @@ impl<'a> OnePolicy<'a> {
     }
 
     fn fields(&self) -> &'static [&'static str] {
-        let fields = &[NAME, QUOTAS, KEEP_FOR, CANDIDATES, COUNTS, PENALTY];
+        let fields = &[NAME, QUOTAS, KEEP_FOR, COUNTS, PENALTY];
         if self.key.is_some() { &fields[1..] } else { fields }
     }
 
@@ -113,10 +112,6 @@ impl<'de> Visitor<'de> for OnePolicy<'_> {
                     policy =
                         policy.counting(table.next_value_seed(Text { place, expected, parse })?);
                 }
-                CANDIDATES => {
-                    let candidates = table.next_value_seed(Quotas(place))?;
-                    policy = candidates.into_iter().fold(policy, Policy::candidate);
-                }
                 _ => {
                     let expected = "a text such as \"3/10m:1m,1h,24h\"";
                     let parse = |text: &str| text.parse::<Penalty>();
@@ -190,9 +185,9 @@ struct Written<'a> {
 impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { policy, name } = *self;
-        let (candidates, penalty) = (policy.candidates(), policy.get_penalty());
+        let penalty = policy.get_penalty();
         let is_plain = policy.kept_us == 0 && policy.counts() == Counts::Requests;
-        if name.is_none() && candidates.is_empty() && penalty.is_none() && is_plain {
+        if name.is_none() && penalty.is_none() && is_plain {
             return serializer.collect_str(policy);
         }
         let mut table = serializer.serialize_map(None)?;
@@ -205,9 +200,6 @@ impl Serialize for Written<'_> {
         }
         if policy.counts() != Counts::Requests {
             table.serialize_entry(COUNTS, policy.counts().name())?;
-        }
-        if !candidates.is_empty() {
-            table.serialize_entry(CANDIDATES, candidates)?;
         }
         if let Some(penalty) = penalty {
             table.serialize_entry(PENALTY, penalty)?;

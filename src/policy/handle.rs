@@ -1,13 +1,10 @@
 //! [`PolicyHandle`]: a policy that can be replaced while it is in use.
 
-use std::convert::Infallible;
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Guard};
-use smallvec::SmallVec;
 
 use super::{Policy, PolicyChange, PolicyError};
-use crate::quota::Quota;
 
 /// A policy that can be replaced while limiters use it.
 ///
@@ -64,10 +61,8 @@ impl PolicyHandle {
     /// Replaces the policy at once for every clone of this handle, and returns what has changed.
     ///
     /// A policy without a name, such as one made from a quota or parsed from text, replaces only the
-    /// quotas: the name stays, and so do the penalty and the candidates unless the new policy has its
-    /// own. A policy with a name replaces everything. If it has no penalty, bans are no longer
+    /// quotas: the name stays, and so does the penalty unless the new policy has its own. A policy with a name replaces everything. If it has no penalty, bans are no longer
     /// enforced, and [`Bans::impose`](crate::Bans::impose) returns an error.
-    /// [`set_candidates`](Self::set_candidates) replaces the candidates alone.
     ///
     /// What the policy [counts](Policy::counts) stays as it was, whatever the new policy counts: the rule that uses
     /// it was made for that.
@@ -81,30 +76,6 @@ impl PolicyHandle {
     pub fn set(&self, policy: impl Into<Policy>) -> Result<PolicyChange, PolicyError> {
         let policy = policy.into().ensure_quota()?;
         self.change(|old| old.replaced_by(policy.clone()))
-    }
-
-    /// Replaces the candidates at once for every clone of this handle. The rest of the policy stays.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Penalty, Policy, PolicyHandle, Quota};
-    ///
-    /// let user = Policy::new("user").quota(Quota::per_minute(100)).penalty(Penalty::manual());
-    /// let user = PolicyHandle::new(user);
-    /// user.set_candidates([Quota::per_minute(20)]); // to try it
-    /// user.set_candidates([]);
-    /// assert!(user.get().candidates().is_empty());
-    /// assert!(user.get().get_penalty().is_some());
-    /// ```
-    pub fn set_candidates(&self, candidates: impl IntoIterator<Item = Quota>) -> PolicyChange {
-        let candidates: SmallVec<[Quota; 0]> = candidates.into_iter().collect();
-        let changed = self.change(|old| {
-            let new = Policy { candidates: candidates.clone(), ..old.clone() };
-            Ok::<_, Infallible>(old.next_version(new))
-        });
-        match changed {
-            Ok(change) => change,
-            Err(never) => match never {},
-        }
     }
 
     /// Sets a policy that was made elsewhere, in place of any version of this one.
@@ -153,8 +124,11 @@ impl From<&PolicyHandle> for PolicyHandle {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use crate::policy::Counts;
+    use crate::policy::{Counts, Penalty};
+    use crate::quota::Quota;
 
     #[test]
     fn wrong_policy_changes_nothing() {
@@ -169,15 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn new_quotas_keep_penalty_and_candidates() {
-        let (penalty, candidate) = ("3/10m:1h".parse().unwrap(), Quota::per_minute(1));
+    fn new_quotas_keep_the_penalty() {
         let policy = Policy::new("user").quota(Quota::per_minute(5));
-        let handle = PolicyHandle::new(policy.penalty(penalty).candidate(candidate));
+        let handle = PolicyHandle::new(policy.penalty("3/10m:1h".parse().unwrap()));
         handle.set("8/60s".parse::<Policy>().unwrap()).unwrap();
         let now = handle.get();
         assert_eq!(now.to_string(), "8/60s");
         assert_eq!(now.get_penalty().unwrap().to_string(), "3/600s:1h");
-        assert_eq!(now.candidates(), [candidate]);
 
         let other: Policy = "9/60s".parse().unwrap();
         handle.set(other.penalty("1/1h:1m".parse().unwrap())).unwrap();
@@ -192,22 +164,8 @@ mod tests {
         let handle = PolicyHandle::new(accounts().distinct());
         for policy in [accounts(), accounts().in_flight(), "9/60s".parse().unwrap()] {
             assert!(!handle.set(policy).unwrap().begins_new_logs());
-            handle.set_candidates([]);
             assert_eq!(handle.get().counts(), Counts::Distinct);
             assert_eq!(handle.get().log_name(), "accounts:60s:distinct");
-        }
-    }
-
-    #[test]
-    fn candidates_can_be_replaced_alone() {
-        let quota = Quota::per_minute(5);
-        for policy in [Policy::new("user").quota(quota), quota.into()] {
-            let policy = policy.penalty("3/10m:1h".parse().unwrap());
-            let handle = PolicyHandle::new(policy.clone().candidate(Quota::per_minute(1)));
-            handle.set_candidates([Quota::per_minute(2), Quota::per_second(1)]);
-            assert_eq!(handle.get().candidates(), [Quota::per_minute(2), Quota::per_second(1)]);
-            handle.set_candidates([]);
-            assert_eq!(*handle.get(), policy);
         }
     }
 
@@ -226,20 +184,22 @@ mod tests {
         for quota in [Quota::per_minute(5), Quota::per_hour(5)] {
             assert!(!handle.set(quota).unwrap().begins_new_logs(), "once");
         }
-        assert!(handle.set_candidates([Quota::per_day(9)]).begins_new_logs());
     }
 
     #[test]
     fn concurrent_changes_lose_nothing() {
-        let handle = PolicyHandle::new(Quota::per_minute(5));
+        let user = |quota| Policy::new("user").quota(quota);
+        let handle = PolicyHandle::new(user(Quota::per_minute(5)));
         for round in 1..500 {
-            let candidate = Quota::per_second(round);
+            let length = Duration::from_secs(round.into());
+            let penalty = Penalty::new(Quota::per_hour(3), [length]);
             std::thread::scope(|scope| {
+                // Keeps the penalty that it finds.
                 scope.spawn(|| handle.set(Quota::per_minute(round)).unwrap());
-                scope.spawn(|| handle.set_candidates([candidate]));
+                let whole = user(Quota::per_second(1)).penalty(penalty.clone());
+                scope.spawn(|| handle.set(whole).unwrap());
             });
-            let now = handle.get();
-            assert_eq!((now.quotas()[0].limit(), now.candidates()), (round, &[candidate][..]));
+            assert_eq!(handle.get().get_penalty(), Some(&penalty));
         }
     }
 }

@@ -13,7 +13,7 @@ use super::{Policy, PolicyError, PolicyHandle};
 ///
 /// With the feature `serde` the set is a map of names to policies in any format that describes itself,
 /// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `keep_for`, `counts`,
-/// `candidates` and `penalty`. `quotas` and `candidates` are a text or a list, `counts` is `"requests"`,
+/// and `penalty`. `quotas` is a text or a list, `counts` is `"requests"`,
 /// `"distinct"` or `"in_flight"`. A name that occurs twice, an unknown field
 /// and an empty set are errors. An error names the policy and the field, and the format adds the line
 /// and the column. [The guide](crate::docs::configuration) has more.
@@ -27,7 +27,6 @@ use super::{Policy, PolicyError, PolicyHandle};
 ///
 ///     [user]
 ///     quotas = ["2/1s", "5/60s"]
-///     candidates = "4/60s"
 ///     penalty = "3/10m:1m,1h,24h"
 ///     "#,
 /// )?;
@@ -102,8 +101,8 @@ impl Policies {
     /// Replaces all policies by those of another set, and returns what has changed, sorted by name.
     ///
     /// Handles that [`Policies::get`] has returned take effect at once in every limiter and layer. A
-    /// policy is replaced whole, as by [`PolicyHandle::set`] with a policy that has a name: a penalty or
-    /// candidate that the new policy lacks is gone. Only what a policy [counts](Policy::counts) stays as it
+    /// policy is replaced whole, as by [`PolicyHandle::set`] with a policy that has a name: a penalty that
+    /// the new policy lacks is gone. Only what a policy [counts](Policy::counts) stays as it
     /// was. A policy of a new name is added.
     ///
     /// The new set is checked before the first policy is replaced, and reloads take effect one after the
@@ -218,10 +217,7 @@ impl fmt::Display for PolicyChange {
 const NONE: &str = "none";
 
 /// Returns the parts of a policy as text.
-fn parts(policy: &Policy) -> [(&'static str, String); 3] {
-    let none = || NONE.to_owned();
-    let candidates: Vec<String> = policy.candidates().iter().map(ToString::to_string).collect();
-    let candidates = if candidates.is_empty() { none() } else { candidates.join(",") };
-    let penalty = policy.get_penalty().map_or_else(none, ToString::to_string);
-    [("quotas", policy.to_string()), ("candidates", candidates), ("penalty", penalty)]
+fn parts(policy: &Policy) -> [(&'static str, String); 2] {
+    let penalty = policy.get_penalty().map_or_else(|| NONE.to_owned(), ToString::to_string);
+    [("quotas", policy.to_string()), ("penalty", penalty)]
 }

@@ -51,10 +51,10 @@ fn concurrent_reloads_end_with_one_document() {
 #[test]
 fn a_change_names_its_parts() {
     let policies = Policies::new([Policy::new("user").quota(Quota::per_minute(5))]);
-    let user = Policy::new("user").quota(Quota::per_minute(5)).candidate(Quota::per_minute(4));
+    let user = Policy::new("user").quota(Quota::per_minute(4));
     let vip = Policy::new("vip").quota(Quota::per_minute(50)).penalty(Penalty::manual());
     let changes = policies.reload(Policies::new([user.clone(), vip])).unwrap();
-    assert_eq!(changes[0].to_string(), "user: candidates none -> 4/60s");
+    assert_eq!(changes[0].to_string(), "user: quotas 5/60s -> 4/60s");
     assert_eq!(changes[1].to_string(), "vip: new, quotas 50/60s, penalty manual");
     assert_eq!((changes[0].name(), changes[0].after()), ("user", &user));
     assert!(changes[0].before().is_some() && changes[1].before().is_none());

@@ -63,9 +63,6 @@ pub(crate) fn report(decision: &Decision, shadow: bool) {
         if log_outcome.ban().strike() != Strike::None {
             report_strike(log, log_outcome);
         }
-        if !log.policy.candidates().is_empty() {
-            report_candidates(log, log_outcome);
-        }
     }
     if let Decision::Denied(denied) = decision {
         telemetry::denied(|| denied.violated().collect(), || denied.retry_after(), shadow);
@@ -77,13 +74,5 @@ fn report_strike(log: &LogId, outcome: &LogOutcome) {
         Strike::None => {}
         Strike::Counted => telemetry::strike(log.policy.label()),
         Strike::Banned => telemetry::banned(log.policy.name(), outcome.ban().remaining()),
-    }
-}
-
-fn report_candidates(log: &LogId, outcome: &LogOutcome) {
-    for (quota, state) in log.policy.candidates().iter().zip(outcome.candidates()) {
-        if state.is_full() {
-            telemetry::candidate_denial(log.policy.label(), quota);
-        }
     }
 }

@@ -55,10 +55,6 @@ const COUNTERS: &[(&str, &str)] = &[
         "sliding_window_decisions_total",
         "Decisions; a denial counts for each policy that it violates.",
     ),
-    (
-        "sliding_window_candidate_denials_total",
-        "Requests that a candidate quota would have denied.",
-    ),
     ("sliding_window_strikes_total", "Strikes: denials that count toward a ban."),
     ("sliding_window_bans_total", "Bans imposed because of strikes."),
     ("sliding_window_missing_keys_total", "Requests without the key of a rule, by its policy."),

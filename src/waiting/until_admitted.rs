@@ -181,7 +181,7 @@ async fn decide_or_cancel<S>(store: &Arc<dyn Store>, check: Check) -> Result<Dec
 fn with_looks(check: &Check, mut outcome: Outcome) -> Outcome {
     let logs = check.logs.iter().zip(outcome.logs_mut());
     for (_, log) in logs.filter(|(log, _)| log.policy.counts() == Counts::InFlight) {
-        log.states_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(LOOK_AGAIN_US));
+        log.quotas_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(LOOK_AGAIN_US));
     }
     outcome
 }
@@ -235,7 +235,7 @@ pub(crate) async fn denied_behind(
     let outcome = store.peek(&check).await.map(|mut outcome| {
         outcome.admitted = false;
         let waits = behind.usage().quotas().map(|(_, _, state)| state.wait_us);
-        let states = outcome.logs_mut().get_mut(index).map(LogOutcome::states_mut);
+        let states = outcome.logs_mut().get_mut(index).map(LogOutcome::quotas_mut);
         for (state, wait_us) in states.into_iter().flatten().zip(waits) {
             state.wait_us = state.wait_us.max(wait_us);
         }

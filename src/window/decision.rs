@@ -227,7 +227,7 @@ impl Denied {
         if !longest.is_zero() {
             let later_us = micros(random_part(longest));
             let states =
-                self.usage.decided.outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut);
+                self.usage.decided.outcome.logs_mut().iter_mut().flat_map(LogOutcome::quotas_mut);
             for state in states.filter(|state| state.is_full()) {
                 state.wait_us = state.wait_us.saturating_add(later_us);
             }
@@ -243,12 +243,12 @@ impl Denied {
         outcome.timestamp = outcome.timestamp.map(|it| it + Duration::from_micros(elapsed_us));
         let mut before = 0;
         for log in outcome.logs_mut() {
-            for state in log.states_mut() {
+            for state in log.quotas_mut() {
                 *state = state.after(elapsed_us);
             }
             let quotas = log.quotas().len();
             if (before..before + quotas).contains(&quota) {
-                log.states_mut()[quota - before].wait_us =
+                log.quotas_mut()[quota - before].wait_us =
                     wait_us.saturating_sub(elapsed_us).max(1);
             }
             before += quotas;
@@ -290,8 +290,7 @@ impl Usage {
         let logs = check.costs().zip(outcome.logs_mut()).filter(|((log, _), _)| has(log));
         for ((log, reserved), outcome) in logs {
             let Some(settled) = log.settled_cost(cost) else { continue };
-            let quotas = log.policy.quotas_and_candidates();
-            for (quota, state) in quotas.zip(outcome.states_mut()) {
+            for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                 let without = state.remaining.saturating_add(reserved);
                 state.remaining = without.saturating_sub(settled).min(quota.limit());
             }
@@ -333,26 +332,11 @@ impl Usage {
         bans.filter(|(_, ban)| ban.is_banned() || ban.strike() != Strike::None)
     }
 
-    /// Returns each enforced quota with its policy and its state.
+    /// Returns each quota with its policy and its state.
     pub fn quotas(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
-        self.logs()
-            .flat_map(|(log, outcome)| with_states(log, log.policy.quotas(), outcome.quotas()))
-    }
-
-    /// Returns each candidate with its policy and its state.
-    ///
-    /// A candidate would have denied the request if it [is full](QuotaState::is_full).
-    pub fn candidates(&self) -> impl Iterator<Item = (&Policy, Quota, QuotaState)> {
         self.logs().flat_map(|(log, outcome)| {
-            with_states(log, log.policy.candidates(), outcome.candidates())
+            let states = log.policy.quotas().iter().zip(outcome.quotas());
+            states.map(|(quota, state)| (&*log.policy, *quota, *state))
         })
     }
-}
-
-fn with_states<'a>(
-    log: &'a LogId,
-    quotas: &'a [Quota],
-    states: &'a [QuotaState],
-) -> impl Iterator<Item = (&'a Policy, Quota, QuotaState)> {
-    quotas.iter().zip(states).map(move |(quota, state)| (&*log.policy, *quota, *state))
 }

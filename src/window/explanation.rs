@@ -49,8 +49,6 @@ pub struct Explanation {
     pub timestamp: Duration,
     /// What each quota of the policy says, in the policy's order. All must have room.
     pub quotas: Vec<QuotaExplanation>,
-    /// What each candidate of the policy says. A full candidate denies nothing.
-    pub candidates: Vec<QuotaExplanation>,
     /// The ban record of the key, if the policy has a penalty.
     pub ban: Option<BanExplanation>,
 }
@@ -70,8 +68,7 @@ pub struct QuotaExplanation {
     /// How long until the request fits, zero if it does.
     #[cfg_attr(feature = "serde", serde(rename = "wait_us", serialize_with = "as_micros"))]
     pub wait: Duration,
-    /// The admission that has to leave the window before the request fits. `None` if the request fits,
-    /// and if its cost is above the limit of a candidate.
+    /// The admission that has to leave the window before the request fits. `None` if the request fits.
     pub waits_for: Option<Uuid>,
     /// The admissions in the window, oldest first. There are at most 2,048 in the list.
     pub admissions: Vec<LoggedAdmission>,
@@ -120,7 +117,7 @@ impl Explanation {
         Self::of(log, cost, now_us, |quota| entries.read(log, now_us, quota, cost, MAX_LISTED))
     }
 
-    /// Creates the explanation of a log from what each quota and then each candidate finds in it.
+    /// Creates the explanation of a log from what each quota finds in it.
     pub(crate) fn of(
         log: &LogId,
         cost: u32,
@@ -140,7 +137,6 @@ impl Explanation {
             store: "custom".into(),
             timestamp: Duration::from_micros(now_us),
             quotas: log.policy.quotas().iter().map(&mut explain).collect(),
-            candidates: log.policy.candidates().iter().map(&mut explain).collect(),
             ban: None,
         };
         explanation.conclude();

@@ -38,9 +38,11 @@ impl Log {
     /// Returns what the log says of a request of cost `cost`, without its ban.
     pub(crate) fn outcome(&self, log: &LogId, id: Uuid, now_us: u64, cost: u32) -> LogOutcome {
         let held_us = self.held_us(log, id, now_us);
-        LogOutcome::of(&log.policy, |quota| {
-            self.state(now_us, quota, cost_beside(held_us, now_us, quota, cost))
-        })
+        LogOutcome::new(
+            log.policy.quotas().iter().map(|quota| {
+                self.state(now_us, *quota, cost_beside(held_us, now_us, *quota, cost))
+            }),
+        )
     }
 
     /// Returns the timestamp of the request's entry if it takes no place again.

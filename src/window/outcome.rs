@@ -56,13 +56,11 @@ impl Outcome {
     }
 }
 
-/// The result of a check for one log: the state of each quota and candidate of its policy, and of
-/// the ban of its key.
+/// The result of a check for one log: the state of each quota of its policy, and of the ban of its
+/// key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOutcome {
-    /// The states of the quotas and then of the candidates, with one allocation at most.
-    states: SmallVec<[QuotaState; 1]>,
-    quotas: u32,
+    quotas: SmallVec<[QuotaState; 1]>,
     is_read: bool,
     ban: BanState,
 }
@@ -72,23 +70,7 @@ impl LogOutcome {
     /// [`quotas`](Policy::quotas), in their order.
     #[must_use]
     pub fn new(quotas: impl IntoIterator<Item = QuotaState>) -> Self {
-        let states: SmallVec<_> = quotas.into_iter().collect();
-        Self::from_states(states.len(), states)
-    }
-
-    /// Creates the outcome of a log without a ban from the states of its first `quotas` quotas and
-    /// then its candidates.
-    fn from_states(quotas: usize, states: SmallVec<[QuotaState; 1]>) -> Self {
-        Self { states, quotas: quotas as u32, is_read: true, ban: BanState::default() }
-    }
-
-    /// Sets the state of each of the policy's [`candidates`](Policy::candidates), in their order.
-    /// Defaults to none.
-    #[must_use]
-    pub fn with_candidates(mut self, candidates: impl IntoIterator<Item = QuotaState>) -> Self {
-        self.states.truncate(self.quotas as usize);
-        self.states.extend(candidates);
-        self
+        Self { quotas: quotas.into_iter().collect(), is_read: true, ban: BanState::default() }
     }
 
     /// Sets the ban of the log's key. Defaults to none.
@@ -98,21 +80,10 @@ impl LogOutcome {
         self
     }
 
-    /// Creates the outcome of a log by computing the state of each quota and candidate.
-    pub(crate) fn of(policy: &Policy, state: impl FnMut(Quota) -> QuotaState) -> Self {
-        Self::from_states(
-            policy.quotas().len(),
-            policy.quotas_and_candidates().map(state).collect(),
-        )
-    }
-
-    /// Creates the outcome of a log from the states of the policy's quotas and then its candidates.
-    pub(crate) fn with_states(policy: &Policy, states: SmallVec<[QuotaState; 1]>) -> Self {
-        Self::from_states(policy.quotas().len().min(states.len()), states)
-    }
-
     pub(crate) fn empty(policy: &Policy) -> Self {
-        Self::of(policy, |quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() })
+        let state =
+            |quota: &Quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() };
+        Self::new(policy.quotas().iter().map(state))
     }
 
     /// Creates the outcome of a log that was not read, because another log denies the request.
@@ -132,14 +103,7 @@ impl LogOutcome {
     /// Returns the state of each of the policy's quotas after the decision, in their order.
     #[must_use]
     pub fn quotas(&self) -> &[QuotaState] {
-        &self.states[..self.quotas as usize]
-    }
-
-    /// Returns the state of each of the policy's candidates after the decision, in their order. Its
-    /// wait is that of before the decision.
-    #[must_use]
-    pub fn candidates(&self) -> &[QuotaState] {
-        &self.states[self.quotas as usize..]
+        &self.quotas
     }
 
     /// Returns the ban of the log's key.
@@ -148,7 +112,7 @@ impl LogOutcome {
         self.ban
     }
 
-    /// Returns whether a quota has no room for the request. Candidates do not count.
+    /// Returns whether a quota has no room for the request.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.quotas().iter().any(QuotaState::is_full)
@@ -168,12 +132,12 @@ impl LogOutcome {
 
     /// Returns the outcome as it is some time later, if nothing is admitted meanwhile. Its ban stays.
     pub(crate) fn after(&self, elapsed_us: u64) -> Self {
-        let states = self.states.iter().map(|state| state.after(elapsed_us)).collect();
-        Self { states, ..*self }
+        let quotas = self.quotas.iter().map(|state| state.after(elapsed_us)).collect();
+        Self { quotas, ..*self }
     }
 
-    pub(crate) fn states_mut(&mut self) -> &mut [QuotaState] {
-        &mut self.states
+    pub(crate) fn quotas_mut(&mut self) -> &mut [QuotaState] {
+        &mut self.quotas
     }
 
     pub(crate) fn set_ban(&mut self, ban: BanState) {

@@ -71,11 +71,10 @@ fn full_penalty() -> impl Strategy<Value = Penalty> {
 fn unnamed() -> impl Strategy<Value = Policy> {
     use Counts::{Bytes, Costs, Distinct, InFlight, Requests};
     let counts = select(vec![Requests, Costs, Bytes, Distinct, InFlight]);
-    let parts = (vec(quota(), 1..4), vec(quota(), 0..3), option::of(full_penalty()), counts);
-    parts.prop_map(|(quotas, candidates, penalty, counts)| {
+    let parts = (vec(quota(), 1..4), option::of(full_penalty()), counts);
+    parts.prop_map(|(quotas, penalty, counts)| {
         let texts: Vec<String> = quotas.iter().map(Quota::to_string).collect();
         let policy: Policy = texts.join(",").parse().unwrap();
-        let policy = candidates.into_iter().fold(policy, Policy::candidate);
         let policy = match counts {
             Distinct => policy.distinct(),
             Costs => policy.budget(),
@@ -204,13 +203,10 @@ proptest! {
 fn a_policy_is_a_text_or_a_table() {
     let bare: Policy = json(r#""2/1s,5/60s""#).unwrap();
     assert_eq!((bare.name(), bare.to_string().as_str()), ("default", "2/1s,5/60s"));
-    let table = r#"{"name": "user", "quotas": ["5/60s", "2/1s"], "candidates": "4/60s,3/60s",
-                    "counts": "distinct", "penalty": "3/10m:1m,1h"}"#;
+    let table = r#"{"name": "user", "quotas": ["5/60s", "2/1s"], "counts": "distinct", "penalty": "3/10m:1m,1h"}"#;
     let whole = Policy::new("user")
         .quota(Quota::per_second(2))
         .quota(Quota::per_minute(5))
-        .candidate(Quota::per_minute(4))
-        .candidate(Quota::per_minute(3))
         .distinct()
         .penalty("3/10m:1m,1h".parse().unwrap());
     assert_eq!(json::<Policy>(table).unwrap(), whole);
@@ -222,7 +218,7 @@ fn a_policy_is_a_text_or_a_table() {
 
 #[test]
 fn an_error_says_where_it_is() {
-    const FIELDS: &str = "there are quotas, keep_for, candidates, counts, penalty";
+    const FIELDS: &str = "there are quotas, keep_for, counts, penalty";
     for (text, place, part) in [
         (
             "ip = '1/1s'\nuser = '5/sixty'",
@@ -267,7 +263,7 @@ fn an_error_says_where_it_is() {
     }
     for (text, part) in [
         ("{\"name\": \"a b\", \"quotas\": \"5/60s\"}", "policy, name: \"a b\" is not a policy"),
-        ("{\"plan\": \"user\"}", "there are name, quotas, keep_for, candidates, counts, penalty"),
+        ("{\"plan\": \"user\"}", "there are name, quotas, keep_for, counts, penalty"),
         ("7", "policy: a text such as \"5/60s\", or a table"),
     ] {
         let error = json::<Policy>(text).unwrap_err();

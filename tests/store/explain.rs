@@ -9,7 +9,6 @@ use tower_sliding_window::{Bans, DecidedBy, Explanation, Limiter, Policy, Quota,
 
 test_support::on_every_store!(
     explanation_lists_each_admission_and_what_a_denial_waits_for,
-    candidate_is_explained_and_denies_nothing,
     ban_record_is_explained,
     long_list_is_cut,
 );
@@ -59,19 +58,6 @@ async fn explanation_lists_each_admission_and_what_a_denial_waits_for(store: imp
     assert!(retry_after(&limiter, "alice").await <= explained.retry_after);
     sleep(explained.retry_after).await;
     admit_cost(&limiter, 1).await;
-}
-
-async fn candidate_is_explained_and_denies_nothing(store: impl Store) {
-    let policy = Policy::new("user").quota(Quota::per_hour(5)).budget();
-    let policy = policy.candidate(Quota::per_minute(1));
-    let limiter = Limiter::new(policy, store);
-    let only = admit_cost(&limiter, 1).await;
-    let explained = explain(&limiter).await;
-    assert!(explained.admitted, "{explained}");
-    assert_eq!(explained.candidates[0].waits_for, Some(only.id()));
-    let expensive = limiter.explain_cost("alice", 2).await.unwrap();
-    let candidate = &expensive.candidates[0];
-    assert_eq!((candidate.wait, candidate.waits_for), (Duration::from_secs(60), None));
 }
 
 async fn ban_record_is_explained(store: impl Store + Clone) {
@@ -173,7 +159,7 @@ async fn json_has_microseconds_and_no_key() {
             "quota": "1/60s", "taken": 1, "free": 0, "wait_us": 58_500_000,
             "waits_for": only.id().to_string(), "admissions": [admission], "not_listed": 0,
         }],
-        "candidates": [], "ban": null,
+        "ban": null,
     });
     assert_eq!(json, expected);
     assert!(!json.to_string().contains("alice"));

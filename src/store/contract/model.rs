@@ -53,7 +53,7 @@ impl Model {
         let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
         let mut outcome = Outcome::new(true, outcomes).with_timestamp(timestamp);
         if recorded_us.is_some() {
-            let states = outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut);
+            let states = outcome.logs_mut().iter_mut().flat_map(LogOutcome::quotas_mut);
             states.for_each(|state| state.wait_us = 0);
             return outcome;
         }
@@ -76,9 +76,9 @@ impl Model {
                 } else if cost > 0 {
                     entries.restore(entry, None, 0);
                 }
-                for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
+                for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                     let wait_us = state.wait_us;
-                    *state = QuotaState { wait_us, ..entries.state(now_us, quota, 1) };
+                    *state = QuotaState { wait_us, ..entries.state(now_us, *quota, 1) };
                 }
             }
         }

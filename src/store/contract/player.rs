@@ -212,7 +212,7 @@ fn policies(penalties: bool) -> [Arc<Policy>; 4] {
 fn counting(name: &str, times: u32) -> Policy {
     let quota = |limit, us| Quota::new(limit * times, Duration::from_micros(us));
     let policy = Policy::new(name).quota(quota(2, LONGEST_WINDOW_US / 4));
-    policy.quota(quota(3, LONGEST_WINDOW_US)).candidate(quota(1, LONGEST_WINDOW_US / 2))
+    policy.quota(quota(3, LONGEST_WINDOW_US))
 }
 
 /// Returns a policy with these limits. The length of its shorter windows is given in quarters of the
@@ -220,12 +220,10 @@ fn counting(name: &str, times: u32) -> Policy {
 fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
     let short = Quota::new(short, Duration::from_micros(LONGEST_WINDOW_US / 4 * quarters - 1));
     let long = Quota::new(long, Duration::from_micros(LONGEST_WINDOW_US));
-    let candidate = Quota::new(3, Duration::from_micros(LONGEST_WINDOW_US / 4 * quarters));
     let policy = Policy::new(["user", "ip"][at]).quota(long);
     Arc::new(match quarters {
-        1 => policy.quota(short).candidate(candidate),
         2 if penalties => policy.quota(short).penalty(penalty()),
-        2 => policy.quota(short),
+        1 | 2 => policy.quota(short),
         _ => policy,
     })
 }
@@ -243,7 +241,7 @@ fn only_wanted(check: &Check, mut outcome: Outcome) -> Outcome {
     }
     if !check.wants_reset {
         let logs = outcome.logs_mut().iter_mut();
-        logs.flat_map(LogOutcome::states_mut).for_each(|state| state.reset_us = 0);
+        logs.flat_map(LogOutcome::quotas_mut).for_each(|state| state.reset_us = 0);
     }
     outcome
 }
@@ -251,7 +249,7 @@ fn only_wanted(check: &Check, mut outcome: Outcome) -> Outcome {
 /// Removes what is up to the store.
 fn only_promised(mut explanation: Explanation) -> Explanation {
     explanation.store = "any".into();
-    for quota in explanation.quotas.iter_mut().chain(&mut explanation.candidates) {
+    for quota in &mut explanation.quotas {
         // Several admissions may have one timestamp.
         quota.waits_for = quota.waits_for.map(|_| Uuid::nil());
         quota.admissions.sort_by_key(|admission| (admission.timestamp, admission.id));

@@ -49,7 +49,7 @@ impl Inner {
         let mut outcome = Outcome::from_logs(true, outcomes);
         outcome.timestamp = Some(timestamp);
         if recorded_us.is_some() {
-            for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::states_mut) {
+            for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::quotas_mut) {
                 state.wait_us = 0;
             }
             return Ok(outcome);
@@ -69,9 +69,9 @@ impl Inner {
             let outcome = &mut outcome.logs_mut()[index];
             let (shard, hash) = locked.shard(index);
             let Some(slot) = shard.find(hash, log) else { continue };
-            for (quota, state) in log.policy.quotas_and_candidates().zip(outcome.states_mut()) {
+            for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                 let wait_us = state.wait_us;
-                *state = shard.log(slot).entries.state(now_us, quota, 1);
+                *state = shard.log(slot).entries.state(now_us, *quota, 1);
                 state.wait_us = wait_us;
             }
         }

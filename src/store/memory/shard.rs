@@ -47,7 +47,7 @@ impl StoredLog {
 }
 
 fn highest_limit(policy: &Policy) -> u32 {
-    policy.quotas_and_candidates().map(|quota| quota.limit()).max().unwrap_or(0)
+    policy.quotas().iter().map(|quota| quota.limit()).max().unwrap_or(0)
 }
 
 impl Hashed for StoredLog {

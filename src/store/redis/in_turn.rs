@@ -47,7 +47,7 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
             // The state after the cancellation.
             for ((log, cost), outcome) in part.check.costs().zip(outcome.logs_mut()) {
                 let cost = log.settled_cost(0).map_or(0, |left| cost - left);
-                for state in outcome.states_mut() {
+                for state in outcome.quotas_mut() {
                     (state.remaining, state.wait_us) = (state.remaining + cost, 0);
                 }
             }

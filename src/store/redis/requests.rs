@@ -86,16 +86,12 @@ impl CheckRequest {
             add(f64::from(cost));
             // Every length of time is an exact integer in a double.
             add(policy.retention_us() as f64);
-            add(policy.quotas_and_candidates().len() as f64);
+            add(policy.quotas().len() as f64);
             let strikes = policy.get_penalty().map(|penalty| penalty.strikes());
             add(strikes.map_or(-1.0, |it| it.map_or(0.0, |it| f64::from(it.limit()))));
             add(f64::from(counts_number(log)));
             for quota in policy.quotas() {
                 add(f64::from(quota.limit()));
-                add(quota.window_us() as f64);
-            }
-            for quota in policy.candidates() {
-                add(-f64::from(quota.limit()));
                 add(quota.window_us() as f64);
             }
             if let Some(penalty) = policy.get_penalty() {
@@ -113,15 +109,15 @@ impl CheckRequest {
     ) -> Result<Outcome, StoreError> {
         let mut logs = SmallVec::<[LogOutcome; 2]>::new();
         for log in &self.check.logs {
-            let mut states = SmallVec::new();
-            for _ in log.policy.quotas_and_candidates() {
+            let mut states = SmallVec::<[QuotaState; 1]>::new();
+            for _ in log.policy.quotas() {
                 let remaining = u32::try_from(numbers.next_unsigned()?).unwrap_or(u32::MAX);
                 let wait_us = numbers.next_unsigned()?;
                 let wait_us = if state == 2 { 0 } else { wait_us };
                 let reset_us = if self.check.wants_reset { numbers.next_unsigned()? } else { 0 };
                 states.push(QuotaState { remaining, wait_us, reset_us });
             }
-            logs.push(LogOutcome::with_states(&log.policy, states));
+            logs.push(LogOutcome::new(states));
         }
         for outcome in self
             .check
@@ -446,14 +442,14 @@ pub(super) async fn explain(
         Some(value) if log.policy.counts() == Counts::Distinct => command.arg(value.as_bytes()),
         _ => command.arg(""),
     };
-    for quota in log.policy.quotas_and_candidates() {
+    for quota in log.policy.quotas() {
         command.arg(quota.limit()).arg(quota.window_us());
     }
     explanation(&client.run(script, &command).await?, log, cost)
 }
 
 fn explanation(reply: &Value, log: &LogId, cost: u32) -> Result<Explanation, StoreError> {
-    let count = HEAD + PER_QUOTA * log.policy.quotas_and_candidates().len();
+    let count = HEAD + PER_QUOTA * log.policy.quotas().len();
     let Value::Array(slots) = reply else { return Err(malformed("expected an array")) };
     if slots.len() != count {
         return Err(malformed(format!("expected {count} slots from explain.lua")));

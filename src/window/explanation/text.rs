@@ -38,7 +38,6 @@ impl Display for Explanation {
             )?,
         }
         self.quotas.iter().try_for_each(|quota| write!(f, "\n  {quota}"))?;
-        self.candidates.iter().try_for_each(|quota| write!(f, "\n  candidate {quota}"))?;
         self.ban.iter().try_for_each(|ban| write!(f, "\n  {ban}"))
     }
 }

@@ -1,7 +1,6 @@
 //! A program as a user runs it: a process with flags, input, output, logs and an exit code.
 
 use std::collections::HashMap;
-use std::fs::DirEntry;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
@@ -148,17 +147,9 @@ pub fn target_directory() -> PathBuf {
     test.ancestors().nth(3).expect("target/PROFILE/deps/TEST").to_owned()
 }
 
-/// Returns the crate that has this example.
-fn package_of(example: &str) -> String {
-    let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/../../crates");
-    let mut crates = std::fs::read_dir(crates).unwrap().map(|entry| entry.unwrap());
-    let with_example = |it: &DirEntry| it.path().join(format!("examples/{example}.rs")).exists();
-    let name = |it: DirEntry| it.file_name().into_string().unwrap();
-    crates.find(with_example).map_or_else(|| "tower-sliding-window".to_owned(), name)
-}
-
 /// Builds an example now: `cargo test --all-targets` and `--test NAME` do not build it, and one
-/// from an earlier build would be tested in place of the present code.
+/// from an earlier build would be tested in place of the present code. The packages and features are
+/// those of `tests/run.sh`: with others cargo would build every dependency anew.
 fn build(example: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let directory = test.ancestors().nth(2).and_then(|it| it.file_name()).unwrap();
@@ -175,7 +166,7 @@ fn build(example: &str) -> PathBuf {
         .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
         .arg("--profile")
         .arg(profile)
-        .args(["--package", &package_of(example)])
+        .args(["--workspace", "--exclude", "bench-peers", "--features", "seckill/metrics"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .stderr(Stdio::inherit())
         .output()
