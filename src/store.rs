@@ -90,8 +90,8 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 ///   as long as the longest window among the full quotas. Further denials in the episode are no
 ///   strikes. A peek is never a strike, and an identity is one strike at most.
 /// - When as many strikes as the limit of [`Penalty::strikes`] lie within its window, they are deleted
-///   and the key is banned. The length of the ban is the next of [`Penalty::ban_lengths`] for the
-///   check's identity. After the last length, the last one repeats.
+///   and the key is banned. The length of the ban is the next of [`Penalty::levels`]. After the
+///   last length, the last one repeats.
 /// - The key comes down one level for each [`Penalty::decay_time`] between the end of its last ban and
 ///   the next ban.
 /// - [`LogOutcome::with_ban`] sets the [`BanState`] of a log whose key is banned, or whose policy
@@ -106,7 +106,7 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 ///
 /// [`Policy::get_penalty`]: crate::Policy::get_penalty
 /// [`Penalty::strikes`]: crate::Penalty::strikes
-/// [`Penalty::ban_lengths`]: crate::Penalty::ban_lengths
+/// [`Penalty::levels`]: crate::Penalty::levels
 /// [`Penalty::decay_time`]: crate::Penalty::decay_time
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a store",

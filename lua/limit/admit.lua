@@ -26,21 +26,22 @@
           cost (places): how many places a request takes in it
           kept_us (microseconds): how long it keeps its entries
           quotas (count): how many quotas follow
-          max_strikes (strikes): how many bring a ban; 0 if they are not counted, -1 without a penalty
+          penalty (count): how many numbers describe the penalty; 0 if there is none
           counts (0 to 3): 0 for requests, 3 for their costs; otherwise an entry that is there takes no place
             again and gets a new timestamp: 1 for requests in flight, 2 for distinct values
           for each quota:
             limit (places): how many the quota allows
             window_us (microseconds): the length of the window, at most kept_us
           if the policy has a penalty:
+            max_strikes (strikes): how many bring a ban; 0 if they are not counted
             within_us (microseconds): how long a strike counts
             decay_us (microseconds): after how long without a ban the level falls by one
+            for each level:
+              length_us (microseconds): the length of the ban
       for each request:
         member (16 bytes): the UUID of the request
         for each log that counts distinct values:
           value (16 bytes): its entry there in place of member
-        for each log whose policy has a penalty:
-          lengths (bytes): the length of the ban of each level in microseconds, packed like the shape
 
   Reply:
     REPLY[1] numbers (bytes): see below
@@ -262,7 +263,7 @@ while key <= #KEYS do
         numbers[n + 1], numbers[n + 2] = used < limit and limit - used or 0, wait_us
         n = n + (wants_reset and 3 or 2)
       end
-      at = last + (shape[at + 3] < 0 and 1 or 3)
+      at = last + 1 + shape[at + 3]
     end
 
     if budget then
@@ -285,14 +286,14 @@ while key <= #KEYS do
     -- strikes bring a ban. All denials within one length of the window after a strike are one episode,
     -- and only the first of them is a strike.
     if penalties > 0 and state >= 0 then
-      local k, record_at, lengths_at = key, key + logs + budgets, arg + 1 + values
+      local k, record_at = key, key + logs + budgets
       at = 8
       while record_at < key + logs + budgets + 2 * penalties do
-        local max_strikes, penalty = shape[at + 3], at + 5 + 2 * shape[at + 2]
-        at = penalty
-        if max_strikes >= 0 then
+        local penalty, levels = at + 5 + 2 * shape[at + 2], shape[at + 3] - 3
+        at = penalty + levels + 3
+        if levels >= 0 then
           local record, strikes = KEYS[record_at], KEYS[record_at + 1]
-          local within_us, decay_us = shape[penalty], shape[penalty + 1]
+          local max_strikes, within_us, decay_us = shape[penalty], shape[penalty + 1], shape[penalty + 2]
           local known, struck = try('HMGET', record, 'until', 'level', 'episode_until'), 0
           local error = known.err
           local until_us, level = tonumber(known[1] or 0), tonumber(known[2] or 0)
@@ -312,12 +313,11 @@ while key <= #KEYS do
                 call('PEXPIRE', strikes, strikes_ms)
               end
               if call('ZCOUNT', strikes, format('(%d', now_us - within_us), '+inf') >= max_strikes then
-                struck, packed = 2, ARGV[lengths_at]
-                local lengths = { struct.unpack('>' .. rep('d', #packed / 8), packed) }
+                struck = 2
                 call('DEL', strikes)
                 level = math.max(0, level - math.floor((now_us - until_us) / decay_us))
-                until_us = now_us + lengths[math.min(level + 1, #packed / 8)]
-                level = math.min(level + 1, #packed / 8)
+                level = math.min(level + 1, levels)
+                until_us = now_us + shape[penalty + 2 + level]
                 call('HSET', record, 'until', until_us, 'level', level, 'reason', 'strikes')
               end
               call('HSET', record, 'episode_until', episode_us)
@@ -335,7 +335,7 @@ while key <= #KEYS do
           end
           numbers[n + 1] = recorded_us and 0 or math.max(until_us - now_us, 0)
           numbers[n + 2], numbers[n + 3] = struck, math.max(episode_us - now_us, 0)
-          n, at, record_at, lengths_at = n + 3, penalty + 2, record_at + 2, lengths_at + 1
+          n, record_at = n + 3, record_at + 2
         end
         k = k + 1
       end
@@ -389,7 +389,7 @@ while key <= #KEYS do
           end
           slot = slot + (wants_reset and 3 or 2)
         end
-        at = last + (shape[at + 3] < 0 and 1 or 3)
+        at = last + 1 + shape[at + 3]
       end
     end
 
@@ -400,7 +400,7 @@ while key <= #KEYS do
       numbers[n] = tonumber(recorded_us)
     end
     numbers[first] = state
-    key, arg = key + logs + budgets + 2 * penalties, arg + 1 + values + penalties
+    key, arg = key + logs + budgets + 2 * penalties, arg + 1 + values
   end
 end
 

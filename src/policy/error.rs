@@ -103,10 +103,8 @@ pub enum ParsePenaltyError {
         /// The position of the level, counted from 1.
         position: usize,
     },
-    /// What follows the levels is neither a decay nor a jitter, or is there twice.
-    #[error(
-        "{text:?} is not an option of a penalty: write `decay LENGTH` and `jitter PERCENT%` once"
-    )]
+    /// What follows the levels is not one decay.
+    #[error("{text:?} is not an option of a penalty: write `decay LENGTH` once")]
     Option {
         /// The words.
         text: String,
@@ -115,12 +113,6 @@ pub enum ParsePenaltyError {
     #[error("the decay {text:?} is not a length of time from a second to a year, such as 7d")]
     Decay {
         /// The text after `decay`.
-        text: String,
-    },
-    /// The jitter is not a percentage.
-    #[error("the jitter {text:?} is not a whole number up to 100 with a percent sign, such as 20%")]
-    Jitter {
-        /// The text after `jitter`.
         text: String,
     },
 }

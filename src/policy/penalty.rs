@@ -5,8 +5,6 @@ mod text;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::ParsePenaltyError;
 use crate::quota::Quota;
 use crate::time::micros;
@@ -31,8 +29,8 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// [`Penalty::manual`] counts no strikes. It enforces only the bans that
 /// [`Bans::impose`](crate::Bans::impose) imposes.
 ///
-/// The text form is `STRIKES/TIME:LENGTH,LENGTH,...` or `manual`, and after that, unless they have
-/// their defaults, `decay LENGTH` and `jitter PERCENT%`:
+/// The text form is `STRIKES/TIME:LENGTH,LENGTH,...` or `manual`, and after that `decay LENGTH`, unless it has
+/// its default:
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,8 +38,8 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 ///
 /// let penalty: Penalty = "3/10m:1m,1h,24h".parse()?;
 /// assert_eq!(penalty.to_string(), "3/600s:60s,1h,24h");
-/// let spread = penalty.clone().decay(Duration::from_secs(7 * 86_400)).jitter(20);
-/// assert_eq!("3/10m:1m,1h,24h decay 7d jitter 20%".parse(), Ok(spread));
+/// let patient = penalty.clone().decay(Duration::from_secs(7 * 86_400));
+/// assert_eq!("3/10m:1m,1h,24h decay 7d".parse(), Ok(patient));
 /// let user = Policy::new("user").quota(Quota::per_minute(5)).penalty(penalty);
 /// # Ok::<(), tower_sliding_window::ParsePenaltyError>(())
 /// ```
@@ -51,7 +49,6 @@ pub struct Penalty {
     strikes: Option<Quota>,
     levels: Vec<Duration>,
     decay: Duration,
-    jitter_percent: u8,
 }
 
 impl Penalty {
@@ -95,7 +92,7 @@ impl Penalty {
             }
             least = *level;
         }
-        Ok(Self { strikes: Some(strikes), levels, decay: DEFAULT_DECAY, jitter_percent: 0 })
+        Ok(Self { strikes: Some(strikes), levels, decay: DEFAULT_DECAY })
     }
 
     /// Creates a penalty that counts no strikes: only [`Bans`](crate::Bans) imposes and lifts bans.
@@ -116,7 +113,7 @@ impl Penalty {
     /// ```
     #[must_use]
     pub const fn manual() -> Self {
-        Self { strikes: None, levels: Vec::new(), decay: DEFAULT_DECAY, jitter_percent: 0 }
+        Self { strikes: None, levels: Vec::new(), decay: DEFAULT_DECAY }
     }
 
     /// Sets how long a key must stay unbanned to come down one level. Defaults to a day; at least a
@@ -127,33 +124,16 @@ impl Penalty {
         self
     }
 
-    /// Sets by how many percent at most a ban is lengthened at random, so that scripts that were banned
-    /// together do not return together. Defaults to 0. A value above 100 counts as 100.
-    #[must_use]
-    pub fn jitter(mut self, percent: u8) -> Self {
-        self.jitter_percent = percent.min(100);
-        self
-    }
-
     /// Returns how many strikes within what time cause a ban, or `None` if strikes are not counted.
     #[must_use]
     pub fn strikes(&self) -> Option<Quota> {
         self.strikes
     }
 
-    /// Returns the lengths of the bans, without jitter.
+    /// Returns the lengths of the bans: of the first one, the second, and so on. The last one repeats.
     #[must_use]
     pub fn levels(&self) -> &[Duration] {
         &self.levels
-    }
-
-    /// Returns the lengths of the bans with the jitter of one request. It depends only on the request's
-    /// identity, so every store computes the same lengths.
-    ///
-    /// For authors of a [`Store`](crate::store::Store).
-    #[must_use]
-    pub fn ban_lengths(&self, id: Uuid) -> Vec<Duration> {
-        self.ban_lengths_us(id).into_iter().map(Duration::from_micros).collect()
     }
 
     /// Returns how long a key must stay unbanned to come down one level.
@@ -167,51 +147,20 @@ impl Penalty {
         let strikes = self.strikes.map_or((u32::MAX, Reverse(0)), |strikes| {
             (strikes.limit(), Reverse(strikes.window_us()))
         });
-        (strikes, Reverse(&self.levels), Reverse(self.decay), Reverse(self.jitter_percent))
+        (strikes, Reverse(&self.levels), Reverse(self.decay))
     }
 
     #[cfg(feature = "redis")]
     pub(crate) fn longest_us(&self) -> u64 {
-        2 * self.levels.last().map_or(0, |level| micros(*level))
+        self.levels.last().map_or(0, |level| micros(*level))
     }
 
     pub(crate) fn decay_us(&self) -> u64 {
         micros(self.decay)
-    }
-
-    pub(crate) fn ban_lengths_us(&self, id: Uuid) -> Vec<u64> {
-        // The identity is random enough, and a repeated check has the same one.
-        let random = id.as_u64_pair().1 as u32;
-        let share = f64::from(random) / f64::from(u32::MAX);
-        let factor = 1.0 + f64::from(self.jitter_percent) / 100.0 * share;
-        self.levels.iter().map(|level| micros(level.mul_f64(factor))).collect()
     }
 }
 
 /// Drops what is below a microsecond, the resolution of every store.
 fn whole_micros(time: Duration) -> Duration {
     Duration::from_micros(micros(time))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jitter_lengthens_by_the_request_identity() {
-        let penalty = "3/10m:1m,1h".parse::<Penalty>().unwrap().jitter(50);
-        let mut seen = std::collections::BTreeSet::new();
-        for _ in 0..100 {
-            let id = Uuid::new_v4();
-            let levels = penalty.ban_lengths_us(id);
-            assert_eq!(levels, penalty.ban_lengths_us(id));
-            assert!((60_000_000..=90_000_000).contains(&levels[0]), "{levels:?}");
-            seen.insert(levels[0]);
-        }
-        assert!(seen.len() > 90);
-        let id = Uuid::from_u64_pair(0, u64::MAX);
-        for (percent, longest) in [(100, 120_000_000), (255, 120_000_000)] {
-            assert_eq!(penalty.clone().jitter(percent).ban_lengths_us(id)[0], longest);
-        }
-    }
 }

@@ -27,7 +27,7 @@ pub struct BanExplanation {
     pub episode: Duration,
     /// The level: how many of the penalty's lengths the next ban skips.
     pub level: u32,
-    /// The length of the next ban by strikes, without jitter. `None` if strikes are not counted.
+    /// The length of the next ban by strikes. `None` if strikes are not counted.
     #[cfg_attr(
         feature = "serde",
         serde(rename = "next_ban_us", serialize_with = "some_as_micros")

@@ -6,6 +6,7 @@ use uuid::Uuid;
 
 use super::ban_explanation::BanExplanation;
 use crate::policy::Penalty;
+use crate::time::micros;
 
 /// The ban, the strikes and the level of one key under one policy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,8 +88,7 @@ impl BanRecord {
         end_us.saturating_sub(now_us)
     }
 
-    /// Records a denial. `window_us` is the longest window among the full quotas, and
-    /// `ban_lengths_us` are the penalty's [`Penalty::ban_lengths`] for the request.
+    /// Records a denial. `window_us` is the longest window among the full quotas.
     ///
     /// The denial is a strike unless it lies in an episode. A strike begins an episode of
     /// `window_us`. The strike that completes the penalty's number bans the key.
@@ -98,7 +98,6 @@ impl BanRecord {
         id: Uuid,
         window_us: u64,
         penalty: &Penalty,
-        ban_lengths_us: &[u64],
     ) -> Strike {
         let Some(strikes) = penalty.strikes() else { return Strike::None };
         if self.episode_us(now_us) > 0 {
@@ -117,9 +116,10 @@ impl BanRecord {
         self.strikes.clear();
         let level = self.level_at(now_us, penalty);
         (self.last_seen_us, self.store_timestamp_us) = (now_us, None);
-        let index = (level as usize).min(ban_lengths_us.len().saturating_sub(1));
-        self.until_us = now_us + ban_lengths_us.get(index).copied().unwrap_or(0);
-        self.level = (level + 1).min(ban_lengths_us.len() as u64);
+        let levels = penalty.levels();
+        let index = (level as usize).min(levels.len().saturating_sub(1));
+        self.until_us = now_us + levels.get(index).map_or(0, |length| micros(*length));
+        self.level = (level + 1).min(levels.len() as u64);
         (self.reason, self.length_us) = (STRIKES_REASON.to_owned(), 0);
         Strike::Banned
     }
@@ -181,7 +181,7 @@ mod tests {
 
     fn strike(record: &mut BanRecord, now_us: u64) -> Strike {
         let id = Uuid::new_v4();
-        record.strike(now_us, id, MINUTE, &penalty(), &penalty().ban_lengths_us(id))
+        record.strike(now_us, id, MINUTE, &penalty())
     }
 
     #[test]
@@ -207,8 +207,7 @@ mod tests {
     fn repeated_check_is_no_second_strike() {
         let (mut record, id) = (BanRecord::default(), Uuid::new_v4());
         for minute in 0..5 {
-            let ban_lengths_us = penalty().ban_lengths_us(id);
-            let strike = record.strike(minute * MINUTE, id, MINUTE, &penalty(), &ban_lengths_us);
+            let strike = record.strike(minute * MINUTE, id, MINUTE, &penalty());
             assert_eq!(strike, Strike::Counted);
         }
     }
@@ -229,7 +228,7 @@ mod tests {
         strike(&mut record, MINUTE);
         assert_eq!(record.expires_us(&penalty()), 11 * MINUTE, "strikes count for ten minutes");
         let (id, hour) = (Uuid::new_v4(), 60 * MINUTE);
-        record.strike(2 * MINUTE, id, hour, &penalty(), &penalty().ban_lengths_us(id));
+        record.strike(2 * MINUTE, id, hour, &penalty());
         assert_eq!(record.expires_us(&penalty()), 62 * MINUTE, "the episode lasts an hour");
     }
 

@@ -89,8 +89,7 @@ impl BanState {
     ) -> Self {
         let mut strike = Strike::None;
         if ban_record.wait_us(now_us) == 0 && full_us > 0 && record {
-            let lengths_us = penalty.ban_lengths_us(id);
-            strike = ban_record.strike(now_us, id, full_us, penalty, &lengths_us);
+            strike = ban_record.strike(now_us, id, full_us, penalty);
         }
         let episode_us = ban_record.episode_us(now_us);
         Self { remaining_us: ban_record.wait_us(now_us), strike, episode_us }

@@ -57,13 +57,10 @@ fn penalty() -> impl Strategy<Value = Penalty> {
 fn full_penalty() -> impl Strategy<Value = Penalty> {
     const YEAR: u64 = 365 * 24 * 3600;
     let decay = option::of((1..=YEAR, 0..1_000_000_000_u32));
-    (prop_oneof![penalty(), Just(Penalty::manual())], decay, 0..=100_u8).prop_map(
-        |(penalty, decay, jitter)| {
-            let penalty = match decay {
-                Some((seconds, nanos)) => penalty.decay(Duration::new(seconds, nanos)),
-                None => penalty,
-            };
-            penalty.jitter(jitter)
+    (prop_oneof![penalty(), Just(Penalty::manual())], decay).prop_map(
+        |(penalty, decay)| match decay {
+            Some((seconds, nanos)) => penalty.decay(Duration::new(seconds, nanos)),
+            None => penalty,
         },
     )
 }

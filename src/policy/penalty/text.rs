@@ -11,7 +11,6 @@ use crate::time::micros;
 
 const MANUAL: &str = "manual";
 const DECAY: &str = "decay";
-const JITTER: &str = "jitter";
 
 impl fmt::Display for Penalty {
     /// Writes the penalty in the form that [`Penalty::from_str`] parses.
@@ -25,9 +24,6 @@ impl fmt::Display for Penalty {
         }
         if self.decay != DEFAULT_DECAY {
             write!(f, " {DECAY} {}", Span(self.decay_us()))?;
-        }
-        if self.jitter_percent > 0 {
-            write!(f, " {JITTER} {}%", self.jitter_percent)?;
         }
         Ok(())
     }
@@ -44,21 +40,14 @@ impl FromStr for Penalty {
 
     fn from_str(text: &str) -> Result<Self, ParsePenaltyError> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let is_option = |word: &&str| [DECAY, JITTER].contains(word);
-        let (bans, options) =
-            words.split_at(words.iter().position(is_option).unwrap_or(words.len()));
-        let mut penalty = read_bans(&bans.join(" "))?;
-        let mut seen = Vec::new();
-        for option in options.chunks(2) {
-            penalty = match *option {
-                [name, _] if seen.contains(&name) => Err(option_error(option)),
-                [DECAY, decay] => Ok(penalty.decay(read_decay(decay)?)),
-                [JITTER, percent] => Ok(penalty.jitter(read_jitter(percent)?)),
-                _ => Err(option_error(option)),
-            }?;
-            seen.push(option[0]);
+        let decay_at = words.iter().position(|word| *word == DECAY).unwrap_or(words.len());
+        let (bans, decay) = words.split_at(decay_at);
+        let penalty = read_bans(&bans.join(" "))?;
+        match *decay {
+            [] => Ok(penalty),
+            [_, length] => Ok(penalty.decay(read_decay(length)?)),
+            _ => Err(ParsePenaltyError::Option { text: decay.join(" ") }),
         }
-        Ok(penalty)
     }
 }
 
@@ -86,16 +75,6 @@ fn read_decay(text: &str) -> Result<Duration, ParsePenaltyError> {
     decay.ok_or_else(|| ParsePenaltyError::Decay { text: text.to_owned() })
 }
 
-fn read_jitter(text: &str) -> Result<u8, ParsePenaltyError> {
-    let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
-    let percent = percent.filter(|percent| *percent <= 100);
-    percent.ok_or_else(|| ParsePenaltyError::Jitter { text: text.to_owned() })
-}
-
-fn option_error(words: &[&str]) -> ParsePenaltyError {
-    ParsePenaltyError::Option { text: words.join(" ") }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,13 +91,11 @@ mod tests {
             ("3/10m:366d", "level number 1 must be a second to a year long"),
             ("101/10m:1m", "101 strikes are too many"),
             ("3/10m:1m decay", "\"decay\" is not an option"),
-            ("3/10m:1m decay 1h jitter 1% decay 2h", "\"decay 2h\" is not an option"),
-            ("3/10m:1m jitter 1% often 2", "\"often 2\" is not an option"),
+            ("3/10m:1m decay 1h decay 2h", "\"decay 1h decay 2h\" is not an option"),
+            ("3/10m:1m often 2", "level number 1"),
             ("3/10m:1m decay soon", "the decay \"soon\""),
             ("3/10m:1m decay 1ms", "the decay \"1ms\""),
             ("3/10m:1m decay 366d", "the decay \"366d\""),
-            ("3/10m:1m jitter 20", "the jitter \"20\""),
-            ("3/10m:1m jitter 101%", "the jitter \"101%\""),
         ] {
             let error = text.parse::<Penalty>().unwrap_err().to_string();
             assert!(error.starts_with(part), "{text}: {error}");

@@ -231,7 +231,7 @@ fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) ->
 pub(super) fn penalty() -> Penalty {
     let strikes = Quota::new(2, Duration::from_micros(LONGEST_WINDOW_US * 2));
     let levels = [LONGEST_WINDOW_US / 2, LONGEST_WINDOW_US * 3].map(Duration::from_micros);
-    Penalty::new(strikes, levels).decay(Duration::from_micros(LONGEST_WINDOW_US * 4)).jitter(20)
+    Penalty::new(strikes, levels).decay(Duration::from_micros(LONGEST_WINDOW_US * 4))
 }
 
 /// Removes the resets unless the check wants them, and the episodes. A store may leave them out.

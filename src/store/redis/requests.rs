@@ -87,16 +87,18 @@ impl CheckRequest {
             // Every length of time is an exact integer in a double.
             add(policy.retention_us() as f64);
             add(policy.quotas().len() as f64);
-            let strikes = policy.get_penalty().map(|penalty| penalty.strikes());
-            add(strikes.map_or(-1.0, |it| it.map_or(0.0, |it| f64::from(it.limit()))));
+            add(policy.get_penalty().map_or(0, |penalty| 3 + penalty.levels().len()) as f64);
             add(f64::from(counts_number(log)));
             for quota in policy.quotas() {
                 add(f64::from(quota.limit()));
                 add(quota.window_us() as f64);
             }
             if let Some(penalty) = policy.get_penalty() {
-                add(penalty.strikes().map_or(0, |it| it.window_us()) as f64);
+                let strikes = penalty.strikes().map_or((0, 0), |it| (it.limit(), it.window_us()));
+                add(f64::from(strikes.0));
+                add(strikes.1 as f64);
                 add(penalty.decay_us() as f64);
+                penalty.levels().iter().for_each(|length| add(micros(*length) as f64));
             }
         }
     }
@@ -187,12 +189,6 @@ impl BatchedRequest for CheckRequest {
                 command.arg(id.as_bytes());
                 for log in request.with_values() {
                     command.arg(log.entry_id(id).as_bytes());
-                }
-                for (_, penalty) in request.penalties() {
-                    let lengths_us = penalty.ban_lengths_us(id).into_iter();
-                    let packed: Vec<u8> =
-                        lengths_us.flat_map(|length_us| (length_us as f64).to_be_bytes()).collect();
-                    command.arg(packed);
                 }
             }
             rest.nth(count - 1);
