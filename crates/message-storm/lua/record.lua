@@ -35,7 +35,8 @@
       lasted_us (microseconds): how long it lasted
       peak (messages): its highest count
 
-  Cost: O(log n), n is the number of entries in the log.
+  Cost: O(log n), n is the number of entries in the log. A call removes at most 256 messages that have left the
+    window, for Redis stands still meanwhile, and counts without the rest.
   TTL: of the log the window and a second; a recorded message renews it. Of the state a second more
     than: in a storm a day after its last message leaves the window; after a storm the window, or
     an hour after the cool-down if that is later; else the window.
@@ -43,7 +44,7 @@
 local call, log, state = redis.call, KEYS[1], KEYS[2]
 local call_id, window_us, threshold = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local ends_below, cap, cool_down_us = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local message = ARGV[7]
+local message, most_expired = ARGV[7], 256
 local time = call('TIME')
 local unix_us = time[1] * 1000000 + time[2]
 
@@ -87,22 +88,28 @@ if active then
     set('end_call', call_id)
   end
 end
-call('ZREMRANGEBYSCORE', log, '-inf', now_us - window_us)
+local expired = call('ZCOUNT', log, '-inf', now_us - window_us)
+if expired > 0 then
+  expired = expired - call('ZREMRANGEBYRANK', log, 0, math.min(expired, most_expired) - 1)
+end
 
 local added, known = false, 0
 if message then
+  if expired > 0 and tonumber(call('ZSCORE', log, message) or now_us) <= now_us - window_us then
+    expired = expired - call('ZREM', log, message)
+  end
   added = call('ZADD', log, 'NX', now_us, message) == 1
   known = added and 0 or 1
 end
-local count = call('ZCARD', log)
+local count = call('ZCARD', log) - expired
 if added then
   newest_us = now_us
   call('PEXPIRE', log, math.ceil(window_us / 1000) + 1000)
   if count > cap then
     call('ZREMRANGEBYRANK', log, 0, count - cap - 1)
-    count = cap
   end
 end
+count = math.min(count, cap)
 
 local cool_us = until_us and math.max(until_us + cool_down_us - now_us, 0) or 0
 local changes, look_us = added, 0

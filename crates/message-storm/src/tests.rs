@@ -127,6 +127,30 @@ async fn next_message_reports_an_undetected_end() {
 }
 
 #[tokio::test]
+async fn messages_that_leave_together_are_removed_over_several_calls() {
+    on_both(async |clock| {
+        let mut world = World::new(clock);
+        world.record_all(600).await;
+        world.advance(10 * SECOND).await;
+        let next = world.record().await;
+        assert_eq!((next.ended, next.count), (Some((0, 10 * SECOND, 600)), 1));
+        if let Some(redis) = world.clock.redis() {
+            assert_eq!(redis.entries("tsw:{=lobby}:default:5/10s:storm:log").await, 600 - 256 + 1);
+        }
+        // The last one by its name is among those that Redis still has.
+        let again = Check::new("lobby".into(), Some("message-99".into()));
+        let outcome = world.check(&again).await;
+        assert_eq!((outcome.count, outcome.is_repeated), (2, false), "it had left the window");
+        assert_eq!(world.peek().await.count, 2);
+        assert_eq!((world.check(&again).await.count, world.record().await.count), (2, 3));
+        if let Some(redis) = world.clock.redis() {
+            assert_eq!(redis.entries("tsw:{=lobby}:default:5/10s:storm:log").await, 3);
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn groups_and_ids_are_any_bytes_and_rules_are_independent() {
     let long = "k".repeat(1000);
     let groups: [&[u8]; 9] =
@@ -306,7 +330,7 @@ impl Model {
             let above = self.messages.len().saturating_sub(rule.cap as usize);
             self.messages.drain(..above);
         }
-        let count = self.messages.len() as u32;
+        let count = (self.messages.len() as u32).min(rule.cap);
         let cool_us = self.ended.map_or(0, |(_, at_us, ..)| {
             (at_us + rule.cool_down.as_micros() as u64).saturating_sub(now_us)
         });
