@@ -137,6 +137,16 @@ pub(crate) fn store_found() {
     event!(info, "the store answers");
 }
 
+/// Warns of a server that may drop live logs. Called for each connection.
+#[cfg(feature = "redis")]
+pub(crate) fn may_evict(maxmemory_policy: &str) {
+    event!(
+        warn,
+        maxmemory_policy,
+        "Redis may evict logs when its memory is full, and then admits too many: set `maxmemory-policy noeviction`"
+    );
+}
+
 #[cfg(feature = "redis")]
 pub(crate) fn written_back(requests: u64) {
     if requests > 0 {

@@ -17,6 +17,7 @@ use super::health::Server;
 use super::scripts::Scripts;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
+use crate::telemetry;
 
 /// A connection that pipelines the commands of concurrent requests. Clones share it.
 #[derive(Clone)]
@@ -109,22 +110,27 @@ impl Connector {
         within(STEP_TIMEOUT, connection).await.map(Connection::One)
     }
 
-    /// Finds out what tells whether a server still has the data that it had.
+    /// Finds out what tells whether a server still has the data that it had. Warns if it may evict data.
     pub(super) async fn server(connection: &Connection, mark: &str) -> Server {
         let (mut one, mut other) = (connection.clone(), connection.clone());
         // A task, so that both are under way at once.
         let info = tokio::spawn(async move {
-            let mut info = redis::cmd("INFO");
-            within(STEP_TIMEOUT, info.arg("server").query_async::<String>(&mut one)).await
+            within(STEP_TIMEOUT, redis::cmd("INFO").query_async::<String>(&mut one)).await
         });
         let mark = within(STEP_TIMEOUT, read_mark(&mut other, mark)).await;
-        let info = info.await.ok().and_then(Result::ok);
-        let line = |info: String| {
-            let id = info.lines().find_map(|line| line.strip_prefix("run_id:"))?;
-            Some(id.trim().to_owned())
+        let info = info.await.ok().and_then(Result::ok).unwrap_or_default();
+        let value = |name: &str| {
+            let line = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned());
+            info.lines().find_map(line)
         };
+        if let (Some(memory), Some(policy)) = (value("maxmemory"), value("maxmemory_policy"))
+            && memory != "0"
+            && policy != "noeviction"
+        {
+            telemetry::may_evict(&policy);
+        }
         // A server that does not tell either counts as another one.
-        Server { run_id: info.and_then(line), mark: mark.unwrap_or_default() }
+        Server { run_id: value("run_id"), mark: mark.unwrap_or_default() }
     }
 
     /// Returns the host and port of the server for messages, if it is known.

@@ -4,6 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use test_support::Redis;
+use test_support::warnings::Warnings;
 use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError};
 
 #[tokio::test]
@@ -54,6 +55,23 @@ async fn restart_repeats_no_member() {
     }
     assert_eq!(numbers[0], numbers[1], "the wrong design shows its fault");
     assert_ne!(members[0], members[1]);
+}
+
+#[tokio::test]
+async fn server_that_may_evict_logs_is_warned_of() {
+    let warnings_with = async |arguments: &[&str]| {
+        let redis = Redis::start_with(arguments).await;
+        let (warnings, _listening) = Warnings::listen();
+        redis.store().await;
+        warnings.lines()
+    };
+    let lines = warnings_with(&["--maxmemory", "64mb", "--maxmemory-policy", "volatile-lru"]).await;
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("volatile-lru") && lines[0].contains("noeviction"), "{lines:?}");
+    let never = ["--maxmemory", "64mb", "--maxmemory-policy", "noeviction"];
+    assert!(warnings_with(&never).await.is_empty());
+    let unbounded = ["--maxmemory-policy", "allkeys-lru"];
+    assert!(warnings_with(&unbounded).await.is_empty(), "it has no reason to evict");
 }
 
 #[tokio::test]
