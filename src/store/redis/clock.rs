@@ -22,15 +22,21 @@ impl StoreClock {
         Self { epoch: Instant::now(), least_us: AtomicI64::new(i64::MAX) }
     }
 
-    /// Returns when a request was counted, from the timestamp of a reply that has just arrived. That is not
-    /// before it was sent, whatever a clock that has stepped says.
+    /// Returns when a request was counted, from the timestamp of a reply that has just arrived.
+    ///
+    /// A timestamp from before the request was sent shows that the store's clock has stepped back, or that it is
+    /// slower. Then the least difference is too small, and this one takes its place.
     pub(super) fn local(&self, timestamp: Duration, sent: Instant) -> Instant {
         let (now, timestamp_us) = (Instant::now(), signed(micros(timestamp)));
         let difference_us = signed(micros(now.duration_since(self.epoch))) - timestamp_us;
         let least_us = self.least_us.fetch_min(difference_us, Ordering::Relaxed).min(difference_us);
         let since_epoch_us = u64::try_from(timestamp_us.saturating_add(least_us)).unwrap_or(0);
         let at = self.epoch + Duration::from_micros(since_epoch_us);
-        at.clamp(sent.min(now), now)
+        if at < sent {
+            self.least_us.store(difference_us, Ordering::Relaxed);
+            return now;
+        }
+        at.min(now)
     }
 }
 
@@ -58,8 +64,10 @@ mod tests {
         advance(988 * MS).await;
         // Sent at 100, it waited until 900, and the reply took 100.
         assert_eq!(clock.local(counted(900), start + 100 * MS), start + 902 * MS);
-        // The store's clock steps back, and forward.
-        assert_eq!(clock.local(counted(50), start + 950 * MS), start + 950 * MS);
+        // The store's clock steps back: the reply may show a delay as before, or none.
+        assert_eq!(clock.local(counted(50), start + 950 * MS), start + 1_000 * MS);
+        assert_eq!(clock.local(counted(40), start + 950 * MS), start + 990 * MS);
+        // And forward.
         assert_eq!(clock.local(counted(9_000), start + 950 * MS), start + 1_000 * MS);
     }
 }
