@@ -36,7 +36,7 @@ struct Drops {
     dropped: AtomicUsize,
     /// A text in requests whose replies are dropped, and of how many.
     marked: Mutex<(Vec<u8>, usize)>,
-    /// What each connection begins with.
+    /// The first bytes of each connection, at most 512.
     beginnings: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -104,7 +104,7 @@ impl Proxy {
         *self.drops.marked.lock().unwrap() = (text.as_bytes().to_vec(), count);
     }
 
-    /// Returns what each connection so far began with.
+    /// Returns the first bytes of each connection so far, at most 512.
     pub fn beginnings(&self) -> Vec<Vec<u8>> {
         self.drops.beginnings.lock().unwrap().clone()
     }
@@ -132,7 +132,7 @@ async fn connection(
         let (mut buffer, mut is_first) = (vec![0; 64 * 1024], true);
         while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
             if std::mem::take(&mut is_first) {
-                seen.beginnings.lock().unwrap().push(buffer[..length].to_vec());
+                seen.beginnings.lock().unwrap().push(buffer[..length.min(512)].to_vec());
             }
             seen.see_request(&buffer[..length]);
             if requests_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err()
