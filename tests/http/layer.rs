@@ -1,37 +1,27 @@
-//! One rule in front of a service.
+//! One rule or several in front of a service, and requests that have no key for one of them.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
+use serde_json::json;
 use tokio::time::advance;
 use tower::service_fn;
 use tower_layer::Layer;
-use tower_sliding_window::{Decision, MemoryStore, PolicyHandle, Quota, SlidingWindowLayer};
+use tower_sliding_window::{
+    Decision, MemoryStore, MissingKey, Policy, PolicyHandle, Quota, SlidingWindowLayer, key,
+};
 
 use test_support::requests::{by_user, from_user, ok, request, send, status};
 
-const OK: StatusCode = StatusCode::OK;
-const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+use crate::{OK, TOO_MANY};
+
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn per_user(policy: impl Into<PolicyHandle>) -> SlidingWindowLayer {
     by_user(policy, MemoryStore::new())
-}
-
-#[tokio::test(start_paused = true)]
-async fn layer_retry_after_gets_admitted() {
-    let service = per_user(Quota::new(1, Duration::from_secs(10))).layer(service_fn(ok));
-    assert_eq!(status(&service, "alice").await, OK);
-    advance(Duration::from_millis(1500)).await;
-
-    let wait = send(&service, from_user("alice")).await.retry_after();
-    assert_eq!(wait, Some(9), "8.5 s, rounded up");
-    advance(Duration::from_secs(8)).await;
-    assert_eq!(status(&service, "alice").await, TOO_MANY, "a second less is too short");
-    advance(Duration::from_secs(1)).await;
-    assert_eq!(status(&service, "alice").await, OK);
 }
 
 /// Responds with the places that the request has left.
@@ -122,4 +112,79 @@ async fn jitter_makes_the_told_wait_longer_and_never_shorter() {
     }
     assert!(told.len() > 10, "{told:?}");
     assert!(exact.lock().unwrap()[1..].iter().all(|wait| *wait == MINUTE));
+}
+
+/// A rule by user, and one by address that admits so many.
+fn by_user_and_ip(of_ip: u32, store: &MemoryStore) -> SlidingWindowLayer {
+    let ip = Policy::new("ip").quota(Quota::per_hour(of_ip));
+    by_user(Quota::per_minute(1), store.clone()).rule(ip, key::header("x-ip"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_without_a_key_is_refused_and_uncounted() {
+    const ONE_IS_MISSING: [&[(&str, &str)]; 4] =
+        [&[], &[("x-ip", "1")], &[("x-user-id", "alice")], &[("x-user-id", ""), ("x-ip", "1")]];
+    const TWO_USERS: &[&[(&str, &str)]] =
+        &[&[("x-user-id", "a"), ("x-user-id", "b"), ("x-ip", "1")]];
+    let store = MemoryStore::new();
+    let layer = || by_user_and_ip(1, &store);
+    let forbidden = || layer().on_missing_key(MissingKey::Reject(StatusCode::FORBIDDEN));
+    let optional = key::optional(key::header("x-user-id"));
+    let optional = SlidingWindowLayer::new(Quota::per_minute(1), optional, store.clone());
+    let (missing, ambiguous) =
+        ("The request has no key for a rate limit", "ambiguous or malformed");
+    for (layer, requests, status, detail) in [
+        (layer(), &ONE_IS_MISSING[..], 401, missing),
+        (forbidden(), &ONE_IS_MISSING, 403, missing),
+        (layer(), TWO_USERS, 400, ambiguous),
+        (forbidden(), TWO_USERS, 400, ambiguous),
+        (layer().on_missing_key(MissingKey::SkipRule), TWO_USERS, 400, ambiguous),
+        (optional, TWO_USERS, 400, ambiguous),
+    ] {
+        let service = layer.layer(service_fn(ok));
+        for headers in requests {
+            let answer = send(&service, request(headers)).await;
+            assert_eq!(answer.status, status, "{headers:?}");
+            assert_eq!(answer.problem()["status"], status);
+            assert!(answer.problem()["detail"].to_string().contains(detail), "{headers:?}");
+            assert_eq!(answer.header("retry-after"), None);
+        }
+    }
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_key_can_skip_its_rule_and_no_other() {
+    let layer = by_user_and_ip(2, &MemoryStore::new()).on_missing_key(MissingKey::SkipRule);
+    let service = layer.layer(service_fn(ok));
+    let anonymous = || request(&[("x-ip", "1")]);
+    assert_eq!(send(&service, anonymous()).await.status, OK);
+    assert_eq!(send(&service, anonymous()).await.status, OK);
+    let answer = send(&service, anonymous()).await;
+    assert_eq!(answer.problem()["violated-policies"], json!(["ip"]));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""ip";q=2;w=3600"#));
+    for _ in 0..5 {
+        assert_eq!(send(&service, request(&[])).await.status, OK, "no rule applies");
+    }
+}
+
+/// A user may choose any name, also one that reads like an address.
+#[tokio::test(start_paused = true)]
+async fn unnamed_rules_keep_logs_of_their_own() {
+    let from = |user: &str, ip: [u8; 4]| {
+        let mut request = from_user(user);
+        request.extensions_mut().insert(IpAddr::from(ip));
+        request
+    };
+    for user in ["ABCD", "65.66.67.68", "6:rule-265.66.67.68", "6:rule-165.66.67.68"] {
+        let policy = PolicyHandle::new(Quota::per_minute(1));
+        let service = by_user(&policy, MemoryStore::new())
+            .rule(&policy, key::peer_ip())
+            .layer(service_fn(ok));
+        assert_eq!(send(&service, from(user, [10, 0, 0, 1])).await.status, OK, "{user}");
+        let other = send(&service, from("alice", [65, 66, 67, 68])).await;
+        assert_eq!(other.status, OK, "{user} is no address");
+        assert_eq!(send(&service, from(user, [10, 0, 0, 2])).await.status, TOO_MANY);
+        assert_eq!(send(&service, from("bob", [65, 66, 67, 68])).await.status, TOO_MANY);
+    }
 }

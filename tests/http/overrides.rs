@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
 use test_support::on_every_store;
 use test_support::requests::{ok, status};
 use tower::{Layer, service_fn};
@@ -12,8 +11,7 @@ use tower_sliding_window::{
     Override, Overrides, Policy, PolicyError, PolicyHandle, Quota, SlidingWindowLayer, key,
 };
 
-const OK: StatusCode = StatusCode::OK;
-const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+use crate::{OK, TOO_MANY};
 
 fn user(quota: Quota) -> PolicyHandle {
     Policy::new("user").quota(quota).keep_for(Duration::from_secs(3_600)).into()

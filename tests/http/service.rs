@@ -22,8 +22,7 @@ use tower_test::mock::{self, Handle, Mock};
 use test_support::requests::{by_user, from_user, ok, request};
 use test_support::{StubStore, outcome};
 
-const OK: StatusCode = StatusCode::OK;
-const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+use crate::{OK, TOO_MANY};
 
 type Call = Request<String>;
 type Reply = Response<Full<Bytes>>;

@@ -11,7 +11,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt, Full};
-use test_support::requests::from_user;
+use test_support::requests::{by_user, from_user};
 use test_support::{Redis, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,9 +35,7 @@ fn calls() -> Policy {
 }
 
 fn layer(store: impl Store) -> SlidingWindowLayer {
-    SlidingWindowLayer::new(tokens(), key::header("x-user-id"), store)
-        .rule(calls(), key::header("x-user-id"))
-        .cost(|_| RESERVED)
+    by_user(tokens(), store).rule(calls(), key::header("x-user-id")).cost(|_| RESERVED)
 }
 
 fn sent(end: tower_sliding_window::ResponseEnd<'_>) -> Option<u32> {
@@ -162,37 +160,27 @@ async fn stream_is_settled_when_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_that_hangs_up_pays_what_was_sent() {
-    for whole_only in [false, true] {
+async fn broken_off_stream_pays_what_was_sent() {
+    for (fails, whole_only, expected) in
+        [(false, false, 990), (false, true, 600), (true, false, 990), (true, true, 600)]
+    {
         let store = MemoryStore::new();
-        let limit = layer(store.clone());
-        let limit = limit.settle_from_body(0, move |end| {
+        let limit = layer(store.clone()).settle_from_body(0, move |end| {
             assert!(!end.is_complete());
             sent(end).filter(|_| !whole_only)
         });
-        let (mut sender, mut body) = stream::<Infallible>(limit).await;
+        let (mut sender, mut body) = stream::<&str>(limit).await;
         sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
         body.frame().await.unwrap().unwrap();
-        sender.send_data(Bytes::from_static(b"unread")).await.unwrap();
-        drop(body);
-        let expected = if whole_only { 600 } else { 990 };
-        assert_eq!(left(&store).await, (expected, 9));
+        if fails {
+            sender.abort("the disk is gone");
+            assert_eq!(body.frame().await.unwrap().err(), Some("the disk is gone"));
+        } else {
+            sender.send_data(Bytes::from_static(b"unread")).await.unwrap();
+            drop(body);
+        }
+        assert_eq!(left(&store).await, (expected, 9), "the body fails: {fails}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn body_that_fails_is_not_complete() {
-    let store = MemoryStore::new();
-    let limit = layer(store.clone()).settle_from_body(0, |end| {
-        assert!(!end.is_complete());
-        sent(end)
-    });
-    let (mut sender, mut body) = stream::<&str>(limit).await;
-    sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
-    body.frame().await.unwrap().unwrap();
-    sender.abort("the disk is gone");
-    assert_eq!(body.frame().await.unwrap().err(), Some("the disk is gone"));
-    assert_eq!(left(&store).await, (990, 9));
 }
 
 #[tokio::test(start_paused = true)]
@@ -301,8 +289,7 @@ async fn policy_of_bytes_says_so() {
     let bytes =
         Policy::new("bytes").quota(Quota::new(1_000, Duration::from_secs(60))).byte_budget();
     let store = MemoryStore::new();
-    let limit = SlidingWindowLayer::new(bytes, key::header("x-user-id"), store.clone());
-    let limit = limit.cost(|_| 400).headers_on_success(true);
+    let limit = by_user(bytes, store.clone()).cost(|_| 400).headers_on_success(true);
     let response = limit.layer(service_fn(answer)).oneshot(answered("1")).await.unwrap();
     assert_eq!(
         response.headers()["ratelimit-policy"],

@@ -1,16 +1,13 @@
 //! The layer on a bare Tower stack: any body, any other layer, and no bound that is not needed.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
+use http::{HeaderMap, Request, Response};
+use http_body::Body;
+use http_body_util::{BodyExt, Full};
 use tokio_test::{assert_pending, task};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_layer::Layer;
@@ -18,7 +15,7 @@ use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer};
 
 use test_support::requests::{by_user, from_user, ok, status};
 
-const OK: StatusCode = StatusCode::OK;
+use crate::{OK, streaming};
 
 fn layer(limit: u32) -> SlidingWindowLayer {
     let store = MemoryStore::new();
@@ -29,68 +26,25 @@ fn layer(limit: u32) -> SlidingWindowLayer {
 #[derive(Debug, PartialEq)]
 struct Status(u32);
 
-/// A body as gRPC has them: data, perhaps later, then trailers or an error. It stays on its thread.
-struct Stream {
-    polls: VecDeque<Poll<Result<Frame<Bytes>, Status>>>,
-    is_polled: Rc<Cell<bool>>,
-}
-
-impl Body for Stream {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        self.is_polled.set(true);
-        match self.polls.pop_front() {
-            Some(poll) => poll.map(Some),
-            None => Poll::Ready(None),
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.polls.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let mut hint = SizeHint::new();
-        hint.set_lower(3);
-        hint.set_upper(9);
-        hint
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn body_frames_and_errors_pass_unchanged() {
-    let is_polled = Rc::new(Cell::new(false));
-    let inner = service_fn(async |_: Request<()>| {
-        let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), 0.into())]);
-        let polls = VecDeque::from([
-            Poll::Ready(Ok(Frame::data("abc".into()))),
-            Poll::Pending,
-            Poll::Ready(Ok(Frame::trailers(trailers))),
-            Poll::Ready(Err(Status(14))),
-        ]);
-        Ok::<_, Infallible>(Response::new(Stream { polls, is_polled: is_polled.clone() }))
-    });
+    let (inner, mut bodies) = streaming::<Status>();
     let service = ServiceBuilder::new().layer(layer(1)).service(inner);
-    let request = Request::builder().header("x-user-id", "alice").body(()).unwrap();
-    let mut body = task::spawn(service.oneshot(request).await.unwrap().into_body());
-    assert!(!is_polled.get(), "a response waits for no frame");
-
-    let hint = body.size_hint();
-    assert_eq!((hint.lower(), hint.upper(), body.is_end_stream()), (3, Some(9), false));
+    // A response waits for no frame.
+    let body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+    let (mut sender, mut body) = (bodies.recv().await.unwrap(), task::spawn(body));
     let mut next = || body.enter(|cx, body| body.poll_frame(cx));
+    assert_pending!(next());
+    sender.send_data("abc".into()).await.unwrap();
     let Poll::Ready(Some(Ok(data))) = next() else { panic!("no data") };
     assert_eq!(data.into_data().unwrap(), "abc");
     assert_pending!(next());
+    let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), 0.into())]);
+    sender.send_trailers(trailers).await.unwrap();
     let Poll::Ready(Some(Ok(trailers))) = next() else { panic!("no trailers") };
     assert_eq!(trailers.into_trailers().unwrap()["grpc-status"], "0");
+    sender.abort(Status(14));
     assert!(matches!(next(), Poll::Ready(Some(Err(Status(14))))));
-    assert!(matches!(next(), Poll::Ready(None)));
-    assert!(body.is_end_stream());
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,19 +66,24 @@ async fn rejection_knows_its_length() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_need_not_be_send() {
+async fn requests_and_bodies_need_not_be_send() {
     let seen = Rc::new(Cell::new(0));
     let inner = service_fn({
         let seen = seen.clone();
         move |request: Request<Rc<u32>>| {
             seen.set(seen.get() + *request.into_body());
-            async { Ok::<_, Rc<str>>(Response::new(String::from("a body"))) }
+            let error = seen.clone();
+            let body = Full::new(Bytes::from("a body")).map_err(move |_| error.clone());
+            async { Ok::<_, Rc<str>>(Response::new(body)) }
         }
     });
     let service = layer(2).layer(inner);
-    for _ in 0..3 {
+    for admitted in [true, true, false] {
         let request = Request::builder().header("x-user-id", "alice").body(Rc::new(7)).unwrap();
-        let _ = service.clone().oneshot(request).await.unwrap();
+        let mut body = service.clone().oneshot(request).await.unwrap().into_body();
+        assert_eq!(body.size_hint().exact() == Some(6), admitted);
+        assert!(!body.is_end_stream() && body.frame().await.unwrap().is_ok());
+        assert!(body.is_end_stream() && body.frame().await.is_none());
     }
     assert_eq!(seen.get(), 14, "the third was denied");
 }
