@@ -16,7 +16,7 @@ fn start(program: &str, arguments: &[&str]) -> Program {
 }
 
 fn fed(program: &str, arguments: &[&str], input: &str) -> (Option<i32>, Vec<String>, String) {
-    Program::fed(&mut command(program, arguments), input)
+    Program::fed(program, arguments, input)
 }
 
 #[test]
@@ -32,9 +32,9 @@ fn every_example_is_short_and_has_help() {
         count += 1;
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
         assert!(lines <= 126, "{name} has {lines} lines");
-        let output = test_support::server_process::run(name, &["--help"]);
-        assert!(output.status.success(), "{name}: {output:?}");
-        assert!(output.stdout.len() > 100, "{name} does not help");
+        let (code, lines, logs) = fed(name, &["--help"], "");
+        assert_eq!(code, Some(0), "{name}: {logs}");
+        assert!(lines.concat().len() > 100, "{name} does not help");
     }
     assert!((5..=20).contains(&count), "{count} examples");
 }

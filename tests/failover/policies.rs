@@ -79,7 +79,7 @@ async fn closed_policy_returns_503_never_429() {
         let answer = send(&service, from_user("alice")).await;
         assert_eq!(answer.status, 503);
         assert_eq!(answer.retry_after(), Some(1));
-        let kind = &answer.problem()["type"];
+        let kind = &answer.document()["type"];
         assert!(kind.as_str().unwrap().ends_with("#temporary-reduced-capacity"), "{kind}");
     }
     redis.start_again();

@@ -13,7 +13,6 @@ mod quota_fields;
 mod rejection;
 mod service;
 mod settle;
-mod stack;
 mod tracing;
 mod waits;
 

@@ -36,8 +36,7 @@ async fn key_not_provided_is_500_and_warns_once() {
     for _ in 0..3 {
         let answer = send(&service, request(&[])).await;
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
-        assert_eq!(answer.problem()["status"], 500);
-        let detail = answer.problem()["detail"].to_string();
+        let detail = answer.document()["detail"].to_string();
         assert!(detail.contains("into_make_service_with_connect_info"), "{detail}");
         assert_eq!(answer.retry_after(), None);
     }
@@ -168,7 +167,7 @@ async fn impossible_cost_warns_once_and_is_no_store_failure() {
             let answer = send(&service, from_user("alice")).await;
             assert_eq!(answer.status, status);
             assert_eq!(answer.retry_after(), None, "no wait would help");
-            assert_eq!(answer.problem()["detail"], error.to_string());
+            assert_eq!(answer.document()["detail"], error.to_string());
         }
         let count = |name| recorded.count(&format!("sliding_window_{name}_total{{kind={kind}}}"));
         assert_eq!((count("store_errors"), count("impossible_requests")), (0, 4));

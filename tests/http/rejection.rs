@@ -52,7 +52,7 @@ async fn denial_names_every_full_policy_and_the_longest_wait() {
     let limits = r#""user";r=0;t=50, "ip";r=0;t=3590, "site";r=1000"#;
     assert_eq!(answer.header("ratelimit"), Some(limits));
     assert_eq!(
-        answer.problem(),
+        answer.document(),
         json!({
             "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -154,7 +154,7 @@ async fn custom_rejection_gets_the_fields_that_it_lacks() {
         response
     });
     let answer = second(amended).await;
-    assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
+    assert_eq!(answer.document()["violated-policies"], json!(["user"]));
     assert_eq!(answer.headers.get_all("retry-after").iter().collect::<Vec<_>>(), ["99"]);
 }
 
@@ -190,7 +190,7 @@ async fn no_rejection_shows_a_key() {
         assert_eq!(answer.status, status);
         assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
         if status == FULL {
-            assert_eq!(answer.problem()["type"], REDUCED);
+            assert_eq!(answer.document()["type"], REDUCED);
             assert_eq!(answer.retry_after(), Some(1));
         }
     }
