@@ -18,10 +18,8 @@ test_support::on_every_store!(
     no_ban_is_longer_than_a_year,
     rule_given_twice_keeps_its_penalty,
     a_ban_by_hand_needs_no_strikes,
-    new_quotas_lift_no_ban,
     pardoned_key_begins_anew,
-    reading_a_ban_keeps_its_strikes,
-    ban_without_a_penalty_keeps_the_level,
+    policy_without_a_penalty_keeps_strikes_and_level,
     ban_if_longer_is_imposed_once,
     ban_that_would_not_be_enforced_is_an_error,
 );
@@ -111,14 +109,6 @@ async fn pardoned_key_begins_anew(store: impl Store + Clone) {
     assert!(!bans.pardon("bob").await.unwrap());
 }
 
-async fn new_quotas_lift_no_ban(store: impl Store + Clone) {
-    let handle = PolicyHandle::new(policy());
-    let limiter = Limiter::new(&handle, store.clone());
-    Bans::new(&handle, store).impose("mallory", Duration::from_secs(9), "").await.unwrap();
-    handle.set("8/60s".parse::<Policy>().unwrap()).unwrap();
-    assert!(limiter.check("mallory").await.unwrap().usage().banned_for().is_some());
-}
-
 #[tokio::test(start_paused = true)]
 async fn full_table_of_bans_admits_nothing() {
     let store = MemoryStore::with_capacity(2);
@@ -139,27 +129,18 @@ async fn full_table_of_bans_admits_nothing() {
     }
 }
 
-/// A log of the same name as under [`policy`], and no penalty.
-fn without_a_penalty(key: &str) -> LogId {
-    LogId::new(Arc::new(Policy::new("user").quota(Quota::per_second(2))), key)
-}
-
-async fn reading_a_ban_keeps_its_strikes(store: impl Store + Clone) {
+/// A ban is read and imposed through a log of the same name whose policy has no penalty.
+async fn policy_without_a_penalty_keeps_strikes_and_level(store: impl Store + Clone) {
     let limiter = Limiter::new(policy(), store.clone());
+    let plain = LogId::new(Arc::new(Policy::new("user").quota(Quota::per_second(2))), "mallory");
     assert_eq!(run_into(&limiter).await, (Strike::Counted, None));
-    assert_eq!(store.ban(&without_a_penalty("mallory")).await.unwrap(), None);
+    assert_eq!(store.ban(&plain).await.unwrap(), None);
     sleep(Duration::from_millis(1_050)).await;
     assert_eq!(run_into(&limiter).await.0, Strike::Banned, "the first strike still counts");
-}
-
-async fn ban_without_a_penalty_keeps_the_level(store: impl Store + Clone) {
-    let limiter = Limiter::new(policy(), store.clone());
-    assert_eq!(provoke(&limiter).await, Duration::from_secs(2));
     let three_seconds = Duration::from_secs(3);
-    let log = without_a_penalty("mallory");
-    let _ = store.impose(&log, three_seconds, "by hand").await.unwrap();
+    let _ = store.impose(&plain, three_seconds, "by hand").await.unwrap();
     sleep(Duration::from_millis(3_050)).await;
-    assert_eq!(provoke(&limiter).await, Duration::from_secs(3), "the next level");
+    assert_eq!(provoke(&limiter).await, three_seconds, "the next level");
 }
 
 async fn ban_if_longer_is_imposed_once(store: impl Store + Clone) {

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use fastrand::Rng;
-use test_support::proxy::Proxy;
 use test_support::{Redis, eventually, patient};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
@@ -59,26 +58,6 @@ async fn values_of_an_outage_are_written_back() {
     assert!(!is_admitted(&near, "carol").await && is_admitted(&near, "bob").await);
 }
 
-#[tokio::test]
-async fn values_survive_a_loss_with_their_last_sight() {
-    let mut redis = Redis::start().await;
-    let store = redis.store_without_deny_cache().await;
-    let (probe, ours) = (probe(&store), accounts(store));
-    for value in ["alice", "bob", "alice"] {
-        assert!(is_admitted(&ours, value).await);
-    }
-    let before = seen(&redis).await;
-    redis.restart().await;
-    until_redis_decides(&probe).await;
-    assert!(!is_admitted(&ours, "carol").await, "two accounts are known");
-    let after = seen(&redis).await;
-    assert_eq!(before.len(), after.len());
-    for ((value, was), (same, is)) in before.iter().zip(&after) {
-        assert_eq!(value, same, "in the order in which they were last seen");
-        assert!((was - is).abs() < 250_000.0, "{was} and {is} are microseconds");
-    }
-}
-
 /// The process that saw the value earlier writes first.
 #[tokio::test]
 async fn latest_sight_of_two_processes_survives_a_loss() {
@@ -102,29 +81,6 @@ async fn latest_sight_of_two_processes_survives_a_loss() {
     assert!(!is_admitted(&two, "carol").await);
     let by_both = seen(&redis).await[0].1;
     assert!((before - by_both).abs() < 250_000.0, "{before} {by_both}");
-}
-
-#[tokio::test]
-async fn request_whose_reply_is_lost_takes_one_place() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let store = patient().response_timeout(Duration::from_millis(200));
-    let store = store.deny_cache(false).connect(proxy.url()).await.unwrap();
-    let (accounts, jobs) = (accounts(store.clone()), jobs(2, HOUR, store));
-    proxy.drop_replies(1);
-    assert!(is_admitted(&accounts, "alice").await);
-    assert_eq!(accounts.peek("address").await.unwrap().remaining(), 1);
-    proxy.drop_replies(1);
-    let permit = jobs.acquire("tenant", Duration::ZERO).await.unwrap();
-    eventually("one place is taken", async || {
-        jobs.peek("tenant").await.is_ok_and(|it| it.remaining() == 1)
-    })
-    .await;
-    drop(permit);
-    eventually("it is given back", async || {
-        jobs.peek("tenant").await.is_ok_and(|it| it.remaining() == 2)
-    })
-    .await;
 }
 
 #[tokio::test]

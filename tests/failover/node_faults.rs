@@ -8,13 +8,9 @@ use test_support::requests::by_user;
 use test_support::{Cluster, Redis, Sentinels, eventually};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
-use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{DecidedBy, FailurePolicy, Policy, Quota, RedisStore, key};
+use tower_sliding_window::{DecidedBy, FailurePolicy, Policy, Quota, key};
 
-/// A store without the deny cache, so that each request meets the fault.
-async fn store(servers: RedisServers) -> RedisStore {
-    RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
-}
+use crate::store;
 
 /// Waits until a replica has become a master.
 async fn is_promoted(replica: &Redis) {
@@ -30,7 +26,7 @@ async fn is_promoted(replica: &Redis) {
 async fn two_instances_lose_their_redis() {
     let mut redis = Redis::start().await;
     let start = async || {
-        let store = store(RedisServers::one(redis.url()).unwrap()).await;
+        let store = store(redis.url()).await;
         Load::start(store, FailurePolicy::local(2))
     };
     let (ours, theirs) = (start().await, start().await);

@@ -1,15 +1,11 @@
 //! Policies that count distinct values, and requests in flight.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use fastrand::Rng;
 use test_support::{admitted, eventually};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Admitted, Decision, Limiter, LogCost, Policy, PolicyHandle, Quota, StoreError,
-};
+use tower_sliding_window::{Decision, Limiter, LogCost, Policy, PolicyHandle, Quota, StoreError};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -19,44 +15,6 @@ fn accounts(limit: u32, window: Duration) -> Policy {
 
 fn jobs(limit: u32, lease: Duration) -> Policy {
     Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight()
-}
-
-fn timestamp(decision: &Decision) -> Duration {
-    let timestamp = match decision {
-        Decision::Admitted(admitted) => admitted.timestamp(),
-        Decision::Denied(denied) => denied.timestamp(),
-    };
-    timestamp.unwrap()
-}
-
-/// Plays a random history, and compares each decision with a map from the values to when they were last admitted.
-pub(crate) async fn distinct_values_are_those_of_the_window(store: impl Store) {
-    const WINDOWS: [(u32, Duration); 2] =
-        [(2, Duration::from_millis(60)), (3, Duration::from_millis(200))];
-    let quotas = WINDOWS.map(|(limit, window)| Quota::new(limit, window));
-    let policy = quotas.into_iter().fold(Policy::new("accounts"), Policy::quota).distinct();
-    let (limiter, mut random) = (Limiter::new(policy, store), Rng::with_seed(7));
-    let (mut seen, mut outcomes) = (HashMap::<u8, Duration>::new(), [0; 2]);
-    for step in 0..120 {
-        let value = random.u8(0..5);
-        let decision = limiter.check_value("address", [value]).await.unwrap();
-        let now = timestamp(&decision);
-        let fits = WINDOWS.iter().all(|(limit, window)| {
-            let live = seen.iter().filter(|(_, at)| **at + *window > now);
-            let (mut count, mut is_there) = (0, false);
-            live.for_each(|(other, _)| {
-                (count, is_there) = (count + 1, is_there | (*other == value))
-            });
-            count + u32::from(!is_there) <= *limit
-        });
-        assert_eq!(decision.is_admitted(), fits, "step {step}, value {value}, seen {seen:?}");
-        if fits {
-            seen.insert(value, now);
-        }
-        outcomes[usize::from(fits)] += 1;
-        sleep(random.u32(0..25) * MS).await;
-    }
-    assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
 }
 
 pub(crate) async fn new_value_waits_until_one_has_left(store: impl Store) {
@@ -106,30 +64,6 @@ pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {
     assert_eq!(limiter.peek("address").await.unwrap().remaining(), 1, "for a new value");
     let explained = limiter.explain("address").await.unwrap();
     assert!(explained.admitted && explained.quotas[0].free == 1, "{explained}");
-}
-
-/// Plays a random history of requests that are over at some time or never.
-pub(crate) async fn requests_in_flight_are_never_too_many(store: impl Store) {
-    const LEASE: Duration = Duration::from_millis(150);
-    let (limiter, mut random) = (Limiter::new(jobs(3, LEASE), store), Rng::with_seed(11));
-    let (mut running, mut outcomes) = (Vec::<Admitted>::new(), [0; 2]);
-    for step in 0..120 {
-        if !running.is_empty() && random.bool() {
-            let done = running.swap_remove(random.usize(..running.len()));
-            limiter.cancel(&done).await.unwrap();
-        }
-        let decision = limiter.check("tenant").await.unwrap();
-        let now = timestamp(&decision);
-        running.retain(|it| it.timestamp().unwrap() + LEASE > now);
-        assert_eq!(decision.is_admitted(), running.len() < 3, "step {step}, {running:?}");
-        outcomes[usize::from(decision.is_admitted())] += 1;
-        match decision {
-            Decision::Admitted(admitted) => running.push(admitted),
-            Decision::Denied(denied) => assert!(!denied.has_known_wait()),
-        }
-        sleep(random.u32(0..25) * MS).await;
-    }
-    assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
 }
 
 pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store) {

@@ -6,7 +6,9 @@ use metrics::Unit;
 use test_support::recorder::RecordedMetrics;
 use test_support::{Redis, eventually};
 use tokio::time::advance;
-use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, RedisStore, WaitError};
+use tower_sliding_window::{
+    FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, WaitError,
+};
 
 fn call_seconds(script: &str, outcome: &str) -> String {
     let name = "sliding_window_store_call_duration_seconds";
@@ -17,7 +19,7 @@ const ADMIT_BATCHES: &str = "sliding_window_batch_size{script=admit}";
 const LOGS: &str = "sliding_window_memory_logs{}";
 
 #[tokio::test]
-async fn each_call_reports_its_script_and_time() {
+async fn each_call_reports_its_script_its_time_and_how_many_share_it() {
     let (recorded, _recorder) = RecordedMetrics::listen();
     let redis = Redis::start().await;
     let limiter = Limiter::new(Quota::per_hour(100), redis.store().await);
@@ -27,19 +29,16 @@ async fn each_call_reports_its_script_and_time() {
     let one = limiter.check("alice").await.unwrap();
     limiter.cancel(one.admitted().unwrap()).await.unwrap();
     limiter.reset("alice").await.unwrap();
-    let admissions = recorded.samples(&call_seconds("admit", "ok"));
-    assert_eq!(admissions.len(), 4);
-    assert!(admissions.iter().all(|it| (1e-6..10.0).contains(it)), "seconds: {admissions:?}");
+    let admissions = || recorded.samples(&call_seconds("admit", "ok"));
+    let seconds = admissions();
+    assert!(
+        seconds.len() == 4 && seconds.iter().all(|it| (1e-6..10.0).contains(it)),
+        "{seconds:?}"
+    );
     assert_eq!(recorded.samples(&call_seconds("settle", "ok")).len(), 1);
     assert_eq!(recorded.samples(&call_seconds("reset", "ok")).len(), 1);
     assert_eq!(recorded.samples(ADMIT_BATCHES), [1.0; 4]);
-}
 
-#[tokio::test]
-async fn a_batch_reports_how_many_share_it() {
-    let (recorded, _recorder) = RecordedMetrics::listen();
-    let redis = Redis::start().await;
-    let limiter = Limiter::new(Quota::per_hour(100), redis.store().await);
     let mut checks = tokio::task::JoinSet::new();
     for user in 0..50_u32 {
         let limiter = limiter.clone();
@@ -47,9 +46,9 @@ async fn a_batch_reports_how_many_share_it() {
     }
     checks.join_all().await;
     let batches = recorded.samples(ADMIT_BATCHES);
-    assert_eq!(batches.iter().sum::<f64>(), 50.0);
-    assert!(batches.len() < 20 && batches.iter().all(|it| *it <= 32.0), "{batches:?}");
-    assert_eq!(recorded.samples(&call_seconds("admit", "ok")).len(), batches.len());
+    assert_eq!(batches.iter().sum::<f64>(), 54.0);
+    assert!(batches.len() < 24 && batches.iter().all(|it| *it <= 32.0), "{batches:?}");
+    assert_eq!(admissions().len(), batches.len());
 }
 
 #[tokio::test]
@@ -125,28 +124,54 @@ async fn a_gauge_shows_the_logs() {
 }
 
 #[tokio::test]
-async fn the_journal_shows_what_waits_for_redis() {
+async fn outage_is_counted_from_the_first_error_to_the_write_back() {
     let (recorded, _recorder) = RecordedMetrics::listen();
     let mut redis = Redis::start().await;
     let store = RedisStore::builder().local_capacity(1_000);
     let store = store.connect(redis.url()).await.unwrap();
-    let limiter = Limiter::new(Quota::per_hour(3), store);
+    let local = Limiter::new(Policy::new("user").quota(Quota::per_hour(3)), store);
+    let open = local.clone().failure_policy(FailurePolicy::Open);
+    let closed = local.clone().failure_policy(FailurePolicy::Closed);
+    assert!(local.check("alice").await.unwrap().is_admitted());
+    assert_eq!(recorded.available(), 1.0);
+    let admitted = "sliding_window_decisions_total{policy=user,outcome=admitted}";
+    assert_eq!(recorded.count(admitted), 1);
+
     redis.kill();
-    let decide = async |users: std::ops::Range<u32>| {
-        for user in users {
-            assert!(limiter.check(user).await.unwrap().is_admitted());
-        }
-    };
+    for admitted in [true, true, false] {
+        assert_eq!(local.check("alice").await.unwrap().is_admitted(), admitted);
+    }
+    let _ = open.check("alice").await.unwrap();
+    closed.check("alice").await.unwrap_err();
+    for (labels, count) in [
+        ("local,outcome=admitted", 2),
+        ("local,outcome=denied", 1),
+        ("open,outcome=admitted", 1),
+        ("closed,outcome=refused", 1),
+    ] {
+        let name = "sliding_window_fallback_decisions_total";
+        let counted = recorded.count(&format!("{name}{{failure_policy={labels}}}"));
+        assert_eq!(counted, count, "{labels}");
+    }
+    assert_eq!(recorded.count(admitted), 4, "with those of this process and of the open policy");
+    assert_eq!(recorded.available(), 0.0);
+    let errors = ["unreachable", "timeout", "disconnected", "unavailable"]
+        .map(|it| recorded.count(&format!("sliding_window_store_errors_total{{kind={it}}}")));
+    assert_eq!(errors.iter().sum::<u64>(), 5, "one a request: {errors:?}");
+
     let changes = || recorded.gauge("sliding_window_journal_changes{}");
     let nearly_full = || recorded.gauge("sliding_window_journal_nearly_full{}");
-    decide(0..50).await;
-    assert!((49.0..=60.0).contains(&changes()), "{}", changes());
-    assert_eq!(nearly_full(), 0.0);
-    decide(50..900).await;
-    assert!((880.0..=910.0).contains(&changes()), "{}", changes());
-    assert_eq!(nearly_full(), 1.0);
+    for (users, about, full) in [(0..48_u32, 49.0..=60.0, 0.0), (48..900, 880.0..=910.0, 1.0)] {
+        for user in users {
+            assert!(local.check(user).await.unwrap().is_admitted());
+        }
+        assert!(about.contains(&changes()), "{}", changes());
+        assert_eq!(nearly_full(), full);
+    }
     redis.start_again();
     eventually("all is written back", async || changes() == 0.0 && nearly_full() == 0.0).await;
+    assert!(recorded.count("sliding_window_written_back_total{}") >= 902);
+    assert_eq!(recorded.available(), 1.0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use test_support::{Redis, on_every_store};
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Admitted, Decision, Limiter, Overrides, Policy, PolicyHandle, Quota};
+use tower_sliding_window::{Admitted, Decision, Limiter, Policy};
 
 const A_MINUTE: Duration = Duration::from_secs(60);
 /// A little more than a short window.
@@ -26,11 +26,7 @@ async fn remaining(store: &(impl Store + Clone), policy: Policy) -> u32 {
     Limiter::new(policy, store.clone()).peek("alice").await.unwrap().remaining()
 }
 
-on_every_store!(
-    one_name_and_retention_share_a_log,
-    another_name_or_retention_has_another_log,
-    handle_keeps_its_log_while_windows_get_shorter,
-);
+on_every_store!(one_name_and_retention_share_a_log, another_name_or_retention_has_another_log);
 
 async fn one_name_and_retention_share_a_log(store: impl Store + Clone) {
     let short = || policy("2/200ms").keep_for(A_MINUTE);
@@ -51,31 +47,6 @@ async fn another_name_or_retention_has_another_log(store: impl Store + Clone) {
     for policy in [policy("1/60s"), policy("1/1h"), other()] {
         assert!(admit(&store, policy).await.is_none());
     }
-}
-
-async fn handle_keeps_its_log_while_windows_get_shorter(store: impl Store + Clone) {
-    let user = PolicyHandle::new(policy("3/60s"));
-    let users = Overrides::new(&user);
-    let remaining = async || {
-        let policy = users.get(&"alice".into()).expect("a policy");
-        Limiter::new(policy, store.clone()).peek("alice").await.unwrap().remaining()
-    };
-    for _ in 0..2 {
-        assert!(admit(&store, policy("3/60s")).await.is_some());
-    }
-    sleep(SHORT).await;
-    user.set("9/200ms".parse::<Quota>().unwrap()).unwrap();
-    assert_eq!(remaining().await, 9);
-    assert!(admit(&store, (*user.get()).clone()).await.is_some());
-    user.set(Quota::per_minute(3)).unwrap();
-    assert_eq!(remaining().await, 0, "the log kept all three");
-    sleep(SHORT).await;
-    users.set("alice", "9/200ms".parse().unwrap()).unwrap();
-    assert_eq!(remaining().await, 9);
-    users.remove("alice");
-    assert_eq!(remaining().await, 0, "as with an override");
-    assert!(user.set(Quota::per_hour(3)).unwrap().begins_new_logs());
-    assert_eq!(remaining().await, 3);
 }
 
 #[tokio::test]
