@@ -100,22 +100,6 @@ async fn place_given_back_in_an_outage_is_free_afterwards() {
         .await;
 }
 
-/// Counts the jobs that run.
-struct Running(Arc<AtomicUsize>);
-
-impl Running {
-    fn begin(count: &Arc<AtomicUsize>, highest: &AtomicUsize) -> Self {
-        highest.fetch_max(count.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-        Self(count.clone())
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// Three processes run jobs, and one of them dies at any time: its runtime ends, and with it all that could give
 /// a place back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -123,19 +107,20 @@ async fn processes_that_die_leave_their_places_for_one_lease() {
     const LIMIT: u32 = 4;
     const LEASE: Duration = Duration::from_millis(900);
     let redis = Redis::start().await;
-    let (running, highest, done) =
-        <(Arc<AtomicUsize>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let (running, highest, done) = <(Arc<()>, Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
     let start = || -> Runtime {
         let process = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         for seed in 0..4 {
-            let (url, running) = (redis.url(), running.clone());
+            let (url, running) = (redis.url(), Arc::downgrade(&running));
             let (highest, done) = (highest.clone(), done.clone());
             process.spawn(async move {
                 let limiter = jobs(LIMIT, LEASE, patient().connect(url).await.unwrap());
                 let mut random = Rng::with_seed(seed);
                 loop {
                     let permit = limiter.acquire("tenant", HOUR).await.unwrap();
-                    let job = Running::begin(&running, &highest);
+                    // As many as there are besides the first, wherever a process dies.
+                    let job = running.upgrade().expect("the test goes on");
+                    highest.fetch_max(Arc::strong_count(&job) - 1, Ordering::SeqCst);
                     sleep(Duration::from_millis(random.u64(1..1_500))).await;
                     drop(job);
                     drop(permit);

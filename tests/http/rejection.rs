@@ -164,7 +164,7 @@ fn failing() -> impl Store {
         let message = String::from_utf8_lossy(check.logs()[0].key.as_bytes()).into_owned();
         StoreFuture::ready(Err(StoreError::Unreachable { message }))
     };
-    StubStore(answer, || ())
+    StubStore(answer)
 }
 
 #[tokio::test(start_paused = true)]

@@ -86,7 +86,7 @@ async fn inner_is_called_after_an_admission_only() {
         let checks = checks.clone();
         StoreFuture::later(async move { Ok(checks.lock().await.recv().await.expect("a reply")) })
     };
-    let (mut service, mut handle) = mocked(1, StubStore(replied, || ()));
+    let (mut service, mut handle) = mocked(1, StubStore(replied));
     handle.allow(2);
     for (admitted, status) in [(true, OK), (false, TOO_MANY)] {
         assert_ready_ok!(service.poll_ready::<Call>());
@@ -121,7 +121,7 @@ async fn unpolled_request_is_not_sent() {
             Ok(outcome(Duration::ZERO))
         })
     };
-    let layer = by_user(Quota::per_minute(9), StubStore(admit, || ())).cancel_if(|_| false);
+    let layer = by_user(Quota::per_minute(9), StubStore(admit)).cancel_if(|_| false);
     let mut service = layer.layer(service_fn(ok));
     drop(service.ready().await.unwrap().call(from_user("alice")));
     sleep(Duration::from_secs(1)).await;

@@ -112,7 +112,7 @@ async fn one_too_many_is_denied_by_a_peek() {
             };
             StoreFuture::ready(Ok(outcome(wait)))
         };
-        let layer = by_user(Quota::new(1, TEN), StubStore(reply, || ())).max_wait(TEN * 3);
+        let layer = by_user(Quota::new(1, TEN), StubStore(reply)).max_wait(TEN * 3);
         let service = layer.max_waiters(2).layer(service_fn(ok));
         let (first, second) = (start(&service, "alice").await, start(&service, "alice").await);
         assert_eq!(first.await.unwrap().0.status, OK);
@@ -207,7 +207,7 @@ async fn failed_store_ends_the_wait() {
             _ => Err(StoreError::Timeout),
         })
     };
-    let layer = by_user(Quota::new(1, TEN), StubStore(reply, || ())).max_wait(TEN * 3);
+    let layer = by_user(Quota::new(1, TEN), StubStore(reply)).max_wait(TEN * 3);
     let (response, took) = start(&layer.layer(service_fn(ok)), "alice").await.await.unwrap();
     assert_eq!(response.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!((response.retry_after(), took), (Some(1), Duration::from_secs(1)));

@@ -2,12 +2,9 @@
 
 use std::time::Duration;
 
-use http::{Request, Response};
 use test_support::admit_cost;
-use test_support::requests::{by_user, from_user};
-use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Decision, Limiter, Policy, PolicyHandle, Quota, StoreError};
+use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota, StoreError};
 
 test_support::on_every_store!(
     cost_counts_in_every_log_or_in_none,
@@ -90,17 +87,10 @@ async fn settled_request_takes_its_real_cost(store: impl Store + Clone) {
     assert!(limiter.settle(&other, 5).await.unwrap());
     assert!(limiter.cancel(&other).await.unwrap());
     assert_eq!(left(&limiter).await, 10, "all five are free");
-
-    let handler = async |request: Request<String>| {
-        let decision = request.extensions().get::<Decision>().cloned().unwrap();
-        limiter.settle(decision.admitted().unwrap(), 3).await.map(|was_there| {
-            assert!(was_there);
-            Response::new(String::new())
-        })
-    };
-    let layer = by_user(Policy::from(Quota::per_minute(10)).budget(), store).cost(|_| 8);
-    layer.layer(service_fn(handler)).oneshot(from_user("alice")).await.unwrap();
-    assert_eq!(left(&limiter).await, 7, "the handler has settled it");
+    // A budget of bytes has the log of a budget.
+    let bytes = Limiter::new(Policy::from(Quota::per_minute(10)).byte_budget(), store);
+    admit_cost(&bytes, 3).await;
+    assert_eq!(left(&limiter).await, 7);
 }
 
 async fn settling_sets_every_log_or_those_of_a_policy(store: impl Store + Clone) {

@@ -133,22 +133,3 @@ pub(crate) async fn callers_of_two_logs_wait_until_another_is_over(store: impl S
         waiter.await.unwrap().expect("the wait is bounded by 5 s, and the lease by 30 s");
     }
 }
-
-pub(crate) async fn request_in_flight_takes_a_place_in_all_logs_or_none(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_hour(1), store);
-    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(2)));
-    let jobs = PolicyHandle::new(jobs(1, Duration::from_secs(30)));
-    let check = async || limiter.check_all([(&user, "alice"), (&jobs, "tenant")]).await.unwrap();
-    let first = admitted(check().await);
-    assert!(!check().await.is_admitted(), "one is in flight");
-    drop(limiter.hold(&first));
-    let second = async || {
-        let decision = check().await;
-        drop(decision.admitted().map(|it| limiter.hold(it)));
-        decision.is_admitted()
-    };
-    eventually("the denials have left no trace for alice", second).await;
-    assert!(!check().await.is_admitted(), "alice has used up her quota");
-    let other = limiter.check_all([(&jobs, "tenant")]);
-    assert!(other.await.unwrap().is_admitted(), "that denial has taken no place in flight");
-}

@@ -1,13 +1,16 @@
-//! The metrics of the stores: how long calls take, how many requests share one, and what is held.
+//! The metrics of the stores: how long calls take, how many requests share one, and what is held. And the counters of
+//! decisions, whose handles are kept: which recorder gets the counts, and under which name.
 
 use std::time::Duration;
 
 use metrics::Unit;
 use test_support::recorder::RecordedMetrics;
+use test_support::requests::{by_user, ok, status};
 use test_support::{Redis, eventually};
 use tokio::time::advance;
+use tower::{Layer, service_fn};
 use tower_sliding_window::{
-    FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore, WaitError,
+    FailurePolicy, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, WaitError,
 };
 
 fn call_seconds(script: &str, outcome: &str) -> String {
@@ -65,37 +68,30 @@ async fn a_failed_call_reports_its_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_wait_reports_its_length() {
+async fn a_wait_reports_its_length_and_its_denial_once() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let policy = Policy::new("mail").quota(Quota::per_minute(1));
-    let limiter = Limiter::new(policy, MemoryStore::new());
+    let ten = Duration::from_secs(10);
+    let mail = |window| Policy::new("mail").quota(Quota::new(1, window)).keep_for(ten * 2);
+    let policy = PolicyHandle::new(mail(ten));
+    let limiter = Limiter::new(&policy, MemoryStore::new());
     for _ in 0..2 {
         limiter.until_admitted("alice").await.unwrap();
     }
-    let most = Duration::from_secs(1);
-    let denied = limiter.until_admitted_within("alice", most).await.unwrap_err();
+    let denied = limiter.until_admitted_within("alice", ten / 2).await.unwrap_err();
     assert!(matches!(denied, WaitError::Denied(_)));
     let waits = |outcome: &str| {
         let name = "sliding_window_wait_duration_seconds";
         recorded.samples(&format!("{name}{{policy=mail,outcome={outcome}}}"))
     };
-    assert_eq!((waits("admitted"), waits("denied")), (vec![0.0, 60.0], vec![0.0]));
-}
+    assert_eq!((waits("admitted"), waits("denied")), (vec![0.0, 10.0], vec![0.0]));
 
-#[tokio::test(start_paused = true)]
-async fn denial_that_ends_a_wait_counts_once() {
-    let (recorded, _recorder) = RecordedMetrics::listen();
-    let ten = Duration::from_secs(10);
-    let mail = |window| Policy::new("mail").quota(Quota::new(1, window)).keep_for(ten * 2);
-    let policy = tower_sliding_window::PolicyHandle::new(mail(ten));
-    let limiter = Limiter::new(&policy, MemoryStore::new());
-    limiter.until_admitted("alice").await.unwrap();
+    let denials = || recorded.count("sliding_window_decisions_total{policy=mail,outcome=denied}");
+    let before = denials();
     let wait = limiter.until_admitted_within("alice", ten);
     let longer = async { policy.set(mail(ten * 2)).unwrap() };
     let (denied, _) = tokio::join!(wait, longer);
     assert!(matches!(denied, Err(WaitError::Denied(_))));
-    let denials = recorded.count("sliding_window_decisions_total{policy=mail,outcome=denied}");
-    assert_eq!(denials, 2, "its two checks were denied, and the end of the wait is no third");
+    assert_eq!(denials() - before, 2, "its two checks were denied, and the end is no third");
 }
 
 /// The gauge is a sum over the process, in which other tests hold a few logs too.
@@ -188,4 +184,73 @@ async fn each_recorder_gets_units_and_help() {
         }
         assert!(all.len() > 17, "{}", all.len());
     }
+}
+
+const DENIED: &str = "sliding_window_decisions_total{policy=user,outcome=denied}";
+
+fn one_a_day() -> Policy {
+    Policy::new("user").quota(Quota::new(1, Duration::from_secs(86_400)))
+}
+
+/// Sends requests of one user, of which at most the first is admitted.
+async fn flood(limiter: &Limiter, requests: u32) {
+    for _ in 0..requests {
+        let _ = limiter.check("mallory").await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn denials_need_no_look_up() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let service = by_user(one_a_day(), MemoryStore::new()).layer(service_fn(ok));
+    for _ in 0..1_001 {
+        status(&service, "mallory").await;
+    }
+    assert_eq!(recorded.count(DENIED), 1_000);
+    assert_eq!(recorded.look_ups(), 3, "one for each counter, and for the logs");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_recorder_gets_its_own_counts() {
+    let limiter = Limiter::new(one_a_day(), MemoryStore::new());
+    flood(&limiter, 10).await;
+    let (late, _recorder) = RecordedMetrics::listen();
+    flood(&limiter, 11).await;
+    {
+        let (inner, _recorder) = RecordedMetrics::listen();
+        flood(&limiter, 7).await;
+        assert_eq!(inner.count(DENIED), 7);
+    }
+    let (last, _recorder) = RecordedMetrics::listen();
+    flood(&limiter, 3).await;
+    assert_eq!((late.count(DENIED), last.count(DENIED)), (11, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_idle_counter_returns() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let limiter = Limiter::new(one_a_day(), MemoryStore::new());
+    flood(&limiter, 11).await;
+    advance(Duration::from_secs(1)).await;
+    recorded.drop_idle();
+    flood(&limiter, 5).await;
+    assert_eq!(recorded.count(DENIED), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_name_is_another_counter() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let unnamed: Policy = "1/1h".parse().unwrap();
+    let first = Limiter::new(unnamed.clone(), MemoryStore::new());
+    flood(&first, 2).await;
+    // It has counted as `default`, and now gets the names of these policies.
+    let handle = PolicyHandle::new(one_a_day());
+    handle.set(unnamed.clone()).unwrap();
+    flood(&Limiter::new(handle, MemoryStore::new()), 3).await;
+    flood(&Limiter::new(unnamed.named("group"), MemoryStore::new()), 4).await;
+    let denied = |policy: &str| {
+        let labels = format!("policy={policy},outcome=denied");
+        recorded.count(&format!("sliding_window_decisions_total{{{labels}}}"))
+    };
+    assert_eq!([denied("default"), denied("user"), denied("group")], [1, 2, 3]);
 }
