@@ -14,15 +14,13 @@ use proptest::sample::select;
 use tower_sliding_window::key::{self, TrustedProxies};
 use tower_sliding_window::{Key, KeyError, KeyExtractor};
 
-/// What the tests of `client_ip` trust.
-const PROXIES: &str = "10.0.0.0/8, 2001:db8:1::/48";
-
 fn parts(request: Builder) -> Parts {
     request.body(()).expect("a request").into_parts().0
 }
 
+/// What the tests of `client_ip` trust.
 fn trusted() -> TrustedProxies {
-    PROXIES.parse().expect("networks")
+    "10.0.0.0/8, 2001:db8:1::/48".parse().expect("networks")
 }
 
 fn header_value() -> impl Strategy<Value = HeaderValue> {
