@@ -85,10 +85,8 @@ async fn a_mute_counts_one_strike_a_request(store: impl Store + Clone) {
         let policy = Policy::new("strict").quota(Quota::per_hour(1));
         policy.penalty("2/1h:1h".parse().unwrap())
     };
-    Bans::new(policy(), store.clone())
-        .impose("mallory", Duration::from_secs(60), "")
-        .await
-        .unwrap();
+    let bans = Bans::new(policy(), store.clone());
+    bans.impose("mallory", Duration::from_secs(60), "").await.unwrap();
     let strikes = Arc::new(Mutex::new(Vec::new()));
     let seen = strikes.clone();
     let service = by_user(policy(), store)

@@ -40,10 +40,8 @@ async fn outage_admissions_are_written_back() {
     for (id, (member, score)) in ids.iter().zip(&entries) {
         assert_eq!(&member[..], id, "the request's own identity, in the order they came");
         let late = score / 1e6 - since_epoch;
-        assert!(
-            (-0.05..0.25).contains(&late),
-            "the timestamp is of the outage, not of the write-back: {late} s"
-        );
+        // The timestamp is of the outage, not of the write-back.
+        assert!((-0.05..0.25).contains(&late), "{late} s");
     }
     let ttl_ms = redis.run::<i64>(&["PTTL", LOG]).await;
     assert!((3_590_000..=3_601_000).contains(&ttl_ms), "{ttl_ms}");

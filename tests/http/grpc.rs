@@ -146,10 +146,8 @@ async fn content_type_decides_what_is_grpc() {
         ("application/grpc-web-text", "application/grpc-web-text"),
     ] {
         let answer = send(&service, grpc_request(sent, &[])).await;
-        assert_eq!(
-            (answer.status, answer.header("content-type")),
-            (StatusCode::OK, Some(received))
-        );
+        assert_eq!(answer.status, StatusCode::OK);
+        assert_eq!(answer.header("content-type"), Some(received));
         assert_eq!(answer.header("grpc-status"), Some("16"), "{sent}");
     }
     let json = send(&service, grpc_request("application/json", &[])).await;

@@ -65,10 +65,8 @@ fn ban_that_ends_before_the_log_has_room_is_warned_of() {
     assert_eq!(warnings.lines(), Vec::<String>::new());
     let short = user("3/1h:1m,1h");
     let lines = warnings.lines();
-    assert!(
-        lines.len() == 1 && lines[0].contains("policy=\"user\" ban=60s quota=5/600s"),
-        "{lines:?}"
-    );
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("policy=\"user\" ban=60s quota=5/600s"), "{lines:?}");
     short.set("5/1m".parse::<Policy>().unwrap()).unwrap();
     assert_eq!(warnings.lines().len(), 1, "a shorter window is full for no longer");
 }

@@ -237,12 +237,7 @@ async fn denial_behind_others_knows_the_waits_of_its_other_logs() {
         sleep(retry_after).await;
         assert_eq!(waits.await.unwrap().status, OK);
         let again = sent("alice", "full").await;
-        assert_eq!(
-            again.status,
-            OK,
-            "it was told {retry_after:?}, now {:?} s",
-            again.retry_after()
-        );
+        assert_eq!(again.status, OK, "it was told {retry_after:?}: {again:?}");
     }
 }
 

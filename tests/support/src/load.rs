@@ -234,10 +234,7 @@ impl Responses {
         let least = ((windows - 1.5).max(1.0) * f64::from(LIMIT)) as usize;
         for user in 0..USERS {
             let admitted = self.count(|it| it.user == user && it.status == StatusCode::OK);
-            assert!(
-                admitted >= least,
-                "user {user} was admitted {admitted} times in {windows:.1} windows"
-            );
+            assert!(admitted >= least, "user {user}: {admitted} in {windows:.1} windows");
         }
     }
 }
