@@ -53,11 +53,12 @@ impl RedisCommands {
     /// of a key are in one slot, together with its logs. A `name` with two colons, such as
     /// `chat:storm:log`, is none of the store's.
     ///
-    /// ```no_run
-    /// # async fn name() -> Result<(), tower_sliding_window::StoreError> {
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
     /// use tower_sliding_window::{Key, RedisStore};
     ///
-    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+    /// let store = RedisStore::connect_lazy("redis://127.0.0.1:6379")?;
     /// let name = store.commands().key_name(&Key::from("a}b"), "chat:storm:log");
     /// assert_eq!(name, b"tsw:{=a%7Db}:chat:storm:log");
     /// # Ok(())

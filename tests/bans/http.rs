@@ -43,7 +43,7 @@ async fn http_ban_status_and_retry_after() {
         let answer = send(&service, from_user("mallory")).await;
         assert_eq!(answer.status, expected);
         assert_eq!(answer.retry_after(), Some(91));
-        let problem = answer.problem();
+        let problem = answer.document();
         assert!(problem["type"].as_str().unwrap().ends_with("#abnormal-usage-detected"));
         assert_eq!(problem["violated-policies"], serde_json::json!(["user"]));
         assert!(!answer.body.contains("sells"), "the reason is not the client's");
@@ -69,7 +69,7 @@ async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + Clone) {
     for _ in 0..5 {
         let answer = send(&service, from_user("mallory")).await;
         assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-        assert_eq!(answer.problem()["violated-policies"], serde_json::json!(["all"]));
+        assert_eq!(answer.document()["violated-policies"], serde_json::json!(["all"]));
         assert!(answer.header("ratelimit").unwrap().starts_with("\"all\";r=0"));
         assert!(answer.retry_after() > Some(3_000), "the full rule's wait, not the ban's");
     }
@@ -85,10 +85,8 @@ async fn a_mute_counts_one_strike_a_request(store: impl Store + Clone) {
         let policy = Policy::new("strict").quota(Quota::per_hour(1));
         policy.penalty("2/1h:1h".parse().unwrap())
     };
-    Bans::new(policy(), store.clone())
-        .impose("mallory", Duration::from_secs(60), "")
-        .await
-        .unwrap();
+    let bans = Bans::new(policy(), store.clone());
+    bans.impose("mallory", Duration::from_secs(60), "").await.unwrap();
     let strikes = Arc::new(Mutex::new(Vec::new()));
     let seen = strikes.clone();
     let service = by_user(policy(), store)

@@ -11,8 +11,8 @@ use crate::policy;
 
 test_support::on_every_store!(pages_show_each_ban_once);
 
-/// Bans 500 users by hand, beside one of another policy and many that are not banned.
-async fn ban_500(store: impl Store + Clone) -> Bans {
+/// 500 users are banned by hand, beside one of another policy and many that are not banned.
+async fn pages_show_each_ban_once(store: impl Store + Clone) {
     let minute = Duration::from_secs(60);
     let other = Policy::new("other").quota(Quota::per_second(2)).penalty(Penalty::manual());
     Bans::new(other, store.clone()).impose("stranger", minute, "").await.unwrap();
@@ -22,11 +22,6 @@ async fn ban_500(store: impl Store + Clone) -> Bans {
         assert!(limiter.check(format!("honest-{user}")).await.unwrap().is_admitted());
         bans.impose(user.to_string(), minute, "by hand").await.unwrap();
     }
-    bans
-}
-
-async fn pages_show_each_ban_once(store: impl Store + Clone) {
-    let bans = ban_500(store).await;
     let (mut cursor, mut users, mut pages) = (BanCursor::default(), BTreeSet::new(), 0);
     loop {
         let page = bans.page(cursor, 30).await.unwrap();

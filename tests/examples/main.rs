@@ -15,10 +15,6 @@ fn start(program: &str, arguments: &[&str]) -> Program {
     Program::start(&mut command(program, arguments))
 }
 
-fn fed(program: &str, arguments: &[&str], input: &str) -> (Option<i32>, Vec<String>, String) {
-    Program::fed(&mut command(program, arguments), input)
-}
-
 #[test]
 fn every_example_is_short_and_has_help() {
     let directories = ["/examples", "/crates/message-storm/examples"]
@@ -32,9 +28,9 @@ fn every_example_is_short_and_has_help() {
         count += 1;
         let lines = std::fs::read_to_string(&path).unwrap().lines().count();
         assert!(lines <= 126, "{name} has {lines} lines");
-        let output = test_support::server_process::run(name, &["--help"]);
-        assert!(output.status.success(), "{name}: {output:?}");
-        assert!(output.stdout.len() > 100, "{name} does not help");
+        let (code, lines, logs) = Program::fed(name, &["--help"], "");
+        assert_eq!(code, Some(0), "{name}: {logs}");
+        assert!(lines.concat().len() > 100, "{name} does not help");
     }
     assert!((5..=20).contains(&count), "{count} examples");
 }
@@ -45,21 +41,21 @@ async fn message_quota_holds_the_third_message() {
     let url = redis.url();
     for store in [&[][..], &["--redis", &url]] {
         let input = "bob\t1\nbob\t2\nbob\t3\nann\t4\nno tab\nbob\t5";
-        let (code, lines, logs) = fed(QUOTA, store, input);
+        let (code, lines, logs) = Program::fed(QUOTA, store, input);
         assert_eq!(code, Some(0), "{logs}");
-        let kinds: Vec<_> = lines.iter().map(|line| line.split("\" ").next().unwrap()).collect();
-        let expected = ["sent", "sent", "held", "sent", "held"];
-        let receivers = ["bob", "bob", "bob", "ann", "bob"];
         let expected =
-            expected.iter().zip(receivers).map(|(it, to)| format!("{it} receiver=\"{to}"));
-        assert_eq!(kinds, expected.collect::<Vec<_>>(), "{lines:?}");
+            [("sent", "bob"), ("sent", "bob"), ("held", "bob"), ("sent", "ann"), ("held", "bob")];
+        let begins = |(line, (verb, to)): (&String, (&str, &str))| {
+            line.starts_with(&format!("{verb} receiver=\"{to}\" "))
+        };
+        assert!(lines.len() == 5 && lines.iter().zip(expected).all(begins), "{lines:?}");
         assert!(lines[2].contains("retry_after=600s") || lines[2].contains("retry_after=59"));
         assert!(logs.contains("line 5 is skipped"), "{logs}");
 
         // With --wait all are sent, in order for each receiver.
         let input: String = (1..=5).map(|text| format!("eve\t{text}\nzoe\t{text}\n")).collect();
         let flags = [&["--wait", "--quota", "2/1s"], store].concat();
-        let (code, lines, logs) = fed(QUOTA, &flags, &input);
+        let (code, lines, logs) = Program::fed(QUOTA, &flags, &input);
         assert_eq!(code, Some(0), "{logs}");
         for receiver in ["eve", "zoe"] {
             let start = format!("sent receiver={receiver:?} text=");
@@ -80,7 +76,7 @@ fn message_quota_says_what_it_did_not_send() {
     let (status, logs, _) = program.stopped();
     assert_eq!(status.code(), Some(1), "{logs}");
     assert!(logs.contains("messages that are not sent: 1"), "{logs}");
-    let (code, _, logs) = fed(QUOTA, &["--quota", "2/10"], "");
+    let (code, _, logs) = Program::fed(QUOTA, &["--quota", "2/10"], "");
     assert!(code == Some(2) && logs.contains("the window \"10\""), "{logs}");
 }
 
@@ -94,19 +90,9 @@ fn message_quota_loses_nothing_to_a_strange_line() {
     let (status, logs, lines) = program.stopped();
     assert_eq!(status.code(), Some(0), "{logs}");
     let sent: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("sent ")).collect();
-    let strange = "receiver=\"\u{fffd}\" text=\"\u{fffd}\"";
-    let expected = [
-        "bob\" text=\"1",
-        "bob\" text=\"2",
-        "",
-        "ann\" text=\"1",
-        "bob\" text=\"3",
-        "bob\" text=\"4",
-    ];
-    let expected = expected.map(|it| match it {
-        "" => strange.to_owned(),
-        it => format!("receiver=\"{it}\""),
-    });
+    let strange = ("\u{fffd}", "\u{fffd}");
+    let expected = [("bob", "1"), ("bob", "2"), strange, ("ann", "1"), ("bob", "3"), ("bob", "4")];
+    let expected = expected.map(|(to, text)| format!("receiver=\"{to}\" text=\"{text}\""));
     assert_eq!(sent, expected, "{logs}");
     for line in [
         "reading messages from stdin, a line RECEIVER<TAB>TEXT each",
@@ -174,7 +160,7 @@ async fn message_storm_keeps_the_order_of_a_group() {
     proxy.set(Fault::Delay(Duration::from_millis(5)));
     let input: String = (0..400).map(|id| format!("lobby\t{id}\n")).collect();
     let flags = ["--threshold", "5000/1h", "--redis", &proxy.url()];
-    let (code, _, logs) = tokio::task::block_in_place(|| fed(STORM, &flags, &input));
+    let (code, _, logs) = tokio::task::block_in_place(|| Program::fed(STORM, &flags, &input));
     // On a busy machine a reply may come too late, which is an error.
     assert!(code == Some(0) || logs.contains("may not be counted"), "{logs}");
     let order: Vec<u32> = redis.run(&["ZRANGE", &storm_log("lobby"), "0", "-1"]).await;
@@ -211,7 +197,7 @@ async fn message_storm_sends_its_alerts() {
 #[test]
 fn speech_monitor_mutes_the_third_of_a_kind() {
     let input = "bob\tlunch?\nmal\tcheap gold\nmal\tCHEAP GOLD!\nmal\tc h e a p gold\nmal\thello\n";
-    let (code, lines, logs) = fed(MONITOR, &[], input);
+    let (code, lines, logs) = Program::fed(MONITOR, &[], input);
     assert_eq!(code, Some(0), "{logs}");
     let seen_by_all = lines.iter().filter(|line| line.starts_with("all see")).count();
     assert_eq!((lines.len(), seen_by_all), (5, 3), "{lines:?}");
@@ -220,7 +206,7 @@ fn speech_monitor_mutes_the_third_of_a_kind() {
 
 #[test]
 fn token_budget_settles_each_prompt() {
-    let (code, lines, logs) = fed("token_budget", &[], "");
+    let (code, lines, logs) = Program::fed("token_budget", &[], "");
     assert_eq!(code, Some(0), "{logs}");
     let left = |line: &String| Some(line.split_once(", used ")?.1.to_owned());
     let expected = ["350, 19650 left", "0, 19650 left", "7000, 12650 left", "16000, 0 left"];
@@ -230,7 +216,7 @@ fn token_budget_settles_each_prompt() {
 
 #[test]
 fn in_flight_gives_each_place_back() {
-    let (code, lines, logs) = fed("in_flight", &[], "");
+    let (code, lines, logs) = Program::fed("in_flight", &[], "");
     assert_eq!(code, Some(0), "{logs}");
     let lines: Vec<_> = lines.iter().map(|it| it.split(" after ").next().unwrap()).collect();
     let begin = lines.iter().position(|it| it.starts_with("export of")).expect("an export");
@@ -252,7 +238,7 @@ fn in_flight_gives_each_place_back() {
 
 #[test]
 fn accounts_per_address_stops_the_script_only() {
-    let (code, lines, logs) = fed("accounts_per_address", &[], "");
+    let (code, lines, logs) = Program::fed("accounts_per_address", &[], "");
     assert_eq!(code, Some(0), "{logs}");
     let expected = [
         "family: 4 users, 12 orders sent, 12 admitted",

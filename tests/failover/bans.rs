@@ -1,12 +1,10 @@
 //! Bans while Redis does not answer, and when it answers again.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use test_support::{Redis, admit};
 use tokio::time::{Instant, sleep};
+use tokio_test::{assert_pending, task};
 use tower_sliding_window::{Bans, Limiter, Policy, RedisStore};
 
 use crate::{Far, store, until_redis_decides, user};
@@ -90,17 +88,11 @@ async fn ban_outlives_the_memory_of_redis() {
 async fn ban_outlives_an_earlier_admission() {
     let mut redis = Redis::start().await;
     let (limiter, bans) = process(&store(redis.url()).await);
-    {
-        let mut early = pin!(limiter.check("mallory"));
-        poll_fn(|cx| {
-            assert!(early.as_mut().poll(cx).is_pending());
-            Poll::Ready(())
-        })
-        .await;
-        redis.has_entries("tsw:{=mallory}:user:1h", 1).await;
-        bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
-        assert!(early.await.unwrap().is_admitted(), "before the ban");
-    }
+    let mut early = task::spawn(limiter.check("mallory"));
+    assert_pending!(early.poll());
+    redis.has_entries("tsw:{=mallory}:user:1h", 1).await;
+    bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
+    assert!(early.await.unwrap().is_admitted(), "before the ban");
     redis.kill();
     assert!(!admit(&limiter, "mallory").await, "banned for an hour");
 }

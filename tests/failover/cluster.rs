@@ -10,14 +10,13 @@ use tower_sliding_window::{
     SlidingWindowLayer, key,
 };
 
-use crate::{LOG, limiter, user};
+use crate::{LOG, limiter, store, user};
 
 /// The connection to the node breaks and is made again without a request that fails.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn emptied_node_never_over_admits() {
     let mut cluster = Cluster::start().await;
-    let builder = RedisStore::builder().deny_cache(false);
-    let limiter = limiter(user(5), &builder.connect(cluster.servers()).await.unwrap());
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
     let (_, owner) = cluster.slot(LOG).await;
     for _ in 0..5 {
         assert!(limiter.check("alice").await.unwrap().is_admitted());
@@ -65,15 +64,20 @@ async fn a_hang_up_leaves_no_trace_in_any_slot() {
     assert_eq!(left().await[0], left().await[1], "of each request both logs or none");
 }
 
+/// One of the listed nodes accepts connections and never replies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request_is_settled_in_every_slot() {
+async fn request_is_settled_in_every_slot_beside_a_hung_node() {
     let cluster = Cluster::start().await;
-    let store = patient_store(cluster.servers()).await;
+    let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let mut urls = cluster.urls();
+    urls.push(format!("redis://{}", hung.local_addr().unwrap()));
+    let store = patient_store(RedisServers::cluster(urls).unwrap()).await;
     let policy =
         |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(10)).budget());
     let (user, ip) = (policy("user"), policy("ip"));
     let limiters = [&user, &ip].map(|policy| Limiter::new(policy, store.clone()));
     let decision = limiters[0].check_all([(&user, "alice", 3), (&ip, "bob", 3)]).await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::Store);
     let reserved = decision.admitted().unwrap();
     for (cost, was_there) in [(5, true), (2, true), (0, true), (4, false)] {
         assert_eq!(limiters[0].settle(reserved, cost).await.unwrap(), was_there);
@@ -81,18 +85,6 @@ async fn request_is_settled_in_every_slot() {
         assert_eq!(limiters[0].peek("alice").await.unwrap().remaining(), left);
         assert_eq!(limiters[1].peek("bob").await.unwrap().remaining(), left);
     }
-}
-
-/// One of the listed nodes accepts connections and never replies.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cluster_with_a_hung_node_can_be_connected() {
-    let cluster = Cluster::start().await;
-    let hung = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let mut urls = cluster.urls();
-    urls.push(format!("redis://{}", hung.local_addr().unwrap()));
-    let store = RedisStore::connect(RedisServers::cluster(urls).unwrap()).await;
-    let limiter = Limiter::new(Quota::per_hour(5), store.expect("three nodes reply"));
-    assert_eq!(limiter.check("alice").await.unwrap().decided_by(), DecidedBy::Store);
 }
 
 /// A user and an address on different nodes.
@@ -149,9 +141,17 @@ impl TwoNodes {
     }
 }
 
+/// With `Open` a request that is admitted without a decision is counted nowhere, and a denial stands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn denial_stands_if_a_later_node_is_silent() {
+async fn later_node_is_silent() {
     let two = TwoNodes::start().await;
+    two.pause("bob", Duration::from_secs(1)).await;
+    let open = two.limiter.clone().failure_policy(FailurePolicy::Open);
+    let logs = [(&two.user, "alice"), (&two.ip, "bob")];
+    let decision = open.check_all(logs).await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
+    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
+
     assert!(two.user("alice").await.is_admitted());
     two.pause("bob", Duration::from_secs(2)).await;
     let decision = two.both().await;
@@ -179,17 +179,4 @@ async fn rolled_back_request_leaves_no_denial() {
     })
     .await;
     assert!(two.user("alice").await.is_admitted(), "the log is empty");
-}
-
-/// With `Open` a request that is admitted without a decision is counted nowhere.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn open_request_is_counted_in_no_log() {
-    let two = TwoNodes::start().await;
-    let limiter = two.limiter.clone().failure_policy(FailurePolicy::Open);
-    let node = &two.cluster.nodes[two.node("alice").await];
-    two.pause("bob", Duration::from_secs(1)).await;
-    let logs = [(&two.user, "alice"), (&two.ip, "bob")];
-    let decision = limiter.check_all(logs).await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
-    node.has_entries(LOG, 0).await;
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use test_support::fault;
 use test_support::fault::Fault;
-use test_support::load::{LIMIT, Load};
+use test_support::load::{LIMIT, Load, user_policy};
 use test_support::proxy::{self, Proxy};
+use test_support::requests::by_user;
 use test_support::{Redis, Worker};
 use tokio::time::{Instant, sleep};
-use tower_sliding_window::FailurePolicy;
 
 use crate::store;
 
@@ -141,8 +141,7 @@ async fn redis_has_no_memory_left() {
     let free = async || redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
     // One rule alone: of several, Redis admits also above its memory. Their script begins with a
     // command that frees memory, and a script that has written may go on.
-    let load = Load::of_one_rule(store, FailurePolicy::default());
-    fault.ends(load, Instant::now(), free).await;
+    fault.ends(Load::through(by_user(user_policy(), store)), Instant::now(), free).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,12 +11,6 @@ use tower_sliding_window::{FailurePolicy, Limiter, Quota, RedisStore};
 
 use crate::{Far, user};
 
-async fn start() -> (Redis, Proxy) {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    (redis, proxy)
-}
-
 async fn behind(proxy: &Proxy, timeout: Duration) -> RedisStore {
     let builder = RedisStore::builder().response_timeout(timeout);
     builder.connect(proxy.url()).await.unwrap()
@@ -81,7 +75,8 @@ async fn refused_request_keeps_no_place() {
 
 #[tokio::test]
 async fn repeated_check_gets_the_decision_of_the_first() {
-    let (redis, proxy) = start().await;
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
     let limiter = Limiter::new(Quota::per_hour(1), behind(&proxy, Duration::from_secs(10)).await);
     let lookups = async || redis.call_count("zscore").await;
     assert!(limiter.check("load the script").await.unwrap().is_admitted());

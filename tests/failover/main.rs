@@ -5,7 +5,6 @@ mod bans;
 mod clock;
 mod cluster;
 mod counting;
-mod explain;
 mod faults;
 mod lateness;
 mod lost_replies;
@@ -17,8 +16,10 @@ mod soak;
 
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore};
+use tower_sliding_window::store::{RedisServers, Store};
+use tower_sliding_window::{
+    DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+};
 
 /// The log of [`user`] and the key `alice`.
 const LOG: &str = "tsw:{=alice}:user:1h";
@@ -32,8 +33,12 @@ fn limiter(policy: impl Into<PolicyHandle>, store: &(impl Store + Clone)) -> Lim
 }
 
 /// A store without the deny cache: a denial that is remembered for a second would hide what Redis says.
-async fn store(url: String) -> RedisStore {
-    RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
+async fn store<T>(servers: T) -> RedisStore
+where
+    T: TryInto<RedisServers>,
+    StoreError: From<T::Error>,
+{
+    RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
 }
 
 /// Checks new keys until Redis decides about them, or until the process does.

@@ -3,18 +3,14 @@
 
 use test_support::fault;
 use test_support::fault::Fault;
-use test_support::load::{LIMIT, Load, USERS, WINDOW};
+use test_support::load::{LIMIT, Load, USERS, WINDOW, user_policy};
 use test_support::requests::by_user;
 use test_support::{Cluster, Redis, Sentinels, eventually};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
-use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{DecidedBy, FailurePolicy, Policy, Quota, RedisStore, key};
+use tower_sliding_window::{DecidedBy, FailurePolicy, Policy, Quota, key};
 
-/// A store without the deny cache, so that each request meets the fault.
-async fn store(servers: RedisServers) -> RedisStore {
-    RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
-}
+use crate::store;
 
 /// Waits until a replica has become a master.
 async fn is_promoted(replica: &Redis) {
@@ -30,7 +26,7 @@ async fn is_promoted(replica: &Redis) {
 async fn two_instances_lose_their_redis() {
     let mut redis = Redis::start().await;
     let start = async || {
-        let store = store(RedisServers::one(redis.url()).unwrap()).await;
+        let store = store(redis.url()).await;
         Load::start(store, FailurePolicy::local(2))
     };
     let (ours, theirs) = (start().await, start().await);
@@ -65,11 +61,11 @@ async fn two_instances_lose_their_redis() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinel_names_another_master() {
-    let watched = Mutex::new(Sentinels::start().await);
+    let watched = Mutex::new(Sentinels::with_replicas(1).await);
     let store = store(watched.lock().await.servers()).await;
     let fault = fault!(20, "Sentinel: the master is killed, its replica is promoted");
     let kill = async || watched.lock().await.master.kill();
-    let promoted = async || is_promoted(&watched.lock().await.replica).await;
+    let promoted = async || is_promoted(&watched.lock().await.replicas[0]).await;
     fault.strikes(store, kill, promoted).await;
 }
 
@@ -120,12 +116,10 @@ async fn cluster_loses_its_majority() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_move_from_node_to_node() {
     let cluster = Cluster::start().await;
-    let policy = Policy::new("user").quota(Quota::new(LIMIT, WINDOW));
     // Two windows of one key, so that a slot is half here and half there while it moves.
     let second = Policy::new("second").quota(Quota::new(1000, WINDOW));
-    let layer =
-        by_user(policy, store(cluster.servers()).await).rule(second, key::header("x-user-id"));
-    let load = Load::through(layer.failure_policy(FailurePolicy::default()));
+    let layer = by_user(user_policy(), store(cluster.servers()).await);
+    let load = Load::through(layer.rule(second, key::header("x-user-id")));
     load.until_decided_by(DecidedBy::Store).await;
     sleep(WINDOW / 4).await;
     let began = Instant::now();

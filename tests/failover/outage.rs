@@ -6,7 +6,8 @@ use test_support::{Redis, admit, admit_cost, eventually};
 use tokio::time::sleep;
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{
-    Admitted, DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+    Admitted, DecidedBy, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
+    StoreError,
 };
 
 use crate::{Far, LOG, limiter, store, until_redis_decides, user};
@@ -39,10 +40,8 @@ async fn outage_admissions_are_written_back() {
     for (id, (member, score)) in ids.iter().zip(&entries) {
         assert_eq!(&member[..], id, "the request's own identity, in the order they came");
         let late = score / 1e6 - since_epoch;
-        assert!(
-            (-0.05..0.25).contains(&late),
-            "the timestamp is of the outage, not of the write-back: {late} s"
-        );
+        // The timestamp is of the outage, not of the write-back.
+        assert!((-0.05..0.25).contains(&late), "{late} s");
     }
     let ttl_ms = redis.run::<i64>(&["PTTL", LOG]).await;
     assert!((3_590_000..=3_601_000).contains(&ttl_ms), "{ttl_ms}");
@@ -52,14 +51,20 @@ async fn outage_admissions_are_written_back() {
     assert!(!admit(&theirs, "alice").await, "five are five");
 }
 
-/// The process still knows three of five, and another that knows none of them is admitted twice.
-#[tokio::test]
+/// The process still knows all of five or three of five, and another that knows none of the three is admitted
+/// twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn emptied_redis_gets_lost_admissions_back() {
-    let (mut redis, ours) = start(5).await;
-    for _ in 0..3 {
-        admit_cost(&ours, 1).await;
+    let mut redis = Redis::start().await;
+    let ours = limiter(user(5), &redis.store_without_deny_cache().await);
+    for key in ["bob", "alice", "bob", "alice", "bob", "alice", "bob", "bob"] {
+        assert!(admit(&ours, key).await);
     }
-    redis.start_again();
+    redis.restart().await;
+    // No request fails: the first is sent again on a new connection.
+    for _ in 0..3 {
+        assert!(!admit(&ours, "bob").await);
+    }
     until_redis_decides(&ours).await;
     let theirs = limiter(user(5), &redis.store().await);
     for _ in 0..2 {
@@ -71,20 +76,6 @@ async fn emptied_redis_gets_lost_admissions_back() {
     let wait = denied.retry_after().as_secs();
     assert!((3_590..3_600).contains(&wait), "{wait}");
     redis.has_entries(LOG, 5).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn quiet_restart_never_over_admits() {
-    let mut redis = Redis::start().await;
-    let ours = limiter(user(3), &redis.store_without_deny_cache().await);
-    for _ in 0..3 {
-        admit_cost(&ours, 1).await;
-    }
-    redis.restart().await;
-    // No request fails: the first is sent again on a new connection.
-    for _ in 0..3 {
-        assert!(!admit(&ours, "alice").await);
-    }
 }
 
 /// The network is cut, and Redis keeps its data or loses it.
@@ -182,7 +173,8 @@ async fn service_can_start_before_redis() {
 #[tokio::test]
 async fn first_checks_wait_for_the_first_connection() {
     let redis = Redis::start().await;
-    let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
+    // The longest timeout is no overflow.
+    let builder = RedisStore::builder().response_timeout(Duration::MAX);
     let ours = limiter(user(1_000), &builder.connect_lazy(redis.url()).unwrap());
     let checks: Vec<_> = (0..300)
         .map(|_| {
@@ -241,6 +233,48 @@ async fn reset_in_outage_forgets_that_log_only() {
     let of_ip = "tsw:{=192.0.2.7}:ip:1h";
     redis.has_entries(of_ip, 2).await;
     assert_eq!(redis.run::<usize>(&["EXISTS", LOG]).await, 0);
+}
+
+/// What decides is what is explained: the logs of this process, its share of them, or the failure policy.
+#[tokio::test]
+async fn outage_is_explained() {
+    let (mut redis, ours) = start(3).await;
+    let store = RedisStore::connect(redis.url()).await.unwrap();
+    let with = |limit, on_failure| limiter(user(limit).budget(), &store).failure_policy(on_failure);
+    let (open, closed) = (with(1, FailurePolicy::Open), with(1, FailurePolicy::Closed));
+    let before = admit_cost(&ours, 1).await;
+    admit_cost(&open, 1).await;
+    assert!(!open.explain("alice").await.unwrap().admitted);
+    redis.kill();
+    let during = admit_cost(&ours, 1).await;
+    let explained = ours.explain("alice").await.unwrap();
+    assert_eq!((explained.decided_by, &*explained.store), (DecidedBy::LocalLog, "memory"));
+    let ids: Vec<_> = explained.quotas[0].admissions.iter().map(|it| it.id).collect();
+    assert_eq!(ids, [before.id(), during.id()]);
+    assert!(explained.to_string().contains("the log in this process"), "{explained}");
+
+    let explained = open.explain("alice").await.unwrap();
+    assert!(explained.admitted, "{explained}");
+    assert_eq!(explained.decided_by, DecidedBy::FailurePolicy);
+    let error = closed.explain("alice").await.unwrap_err();
+    assert!(!matches!(error, StoreError::CostAboveLimit { .. }), "{error}");
+    let share = with(9, FailurePolicy::local(3));
+    admit_cost(&share, 1).await;
+    let explained = share.explain("alice").await.unwrap();
+    assert_eq!((explained.quotas[0].quota, explained.quotas[0].free), (Quota::per_hour(3), 1));
+    let error = share.explain_cost("alice", 4).await.unwrap_err();
+    assert!(error.retry_after() > Some(Duration::ZERO), "above the share, not the limit: {error}");
+
+    redis.start_again();
+    until_redis_decides(&ours).await;
+    eventually("Redis is explained", async || {
+        ours.explain("alice").await.unwrap().decided_by == DecidedBy::Store
+    })
+    .await;
+    // An explanation leaves it to a check to write back what Redis has lost.
+    admit_cost(&ours, 1).await;
+    redis.has_entries(LOG, 3).await;
+    assert_eq!(ours.explain("alice").await.unwrap().quotas[0].free, 0);
 }
 
 /// A denial by Redis is known. It must not be forgotten because another key is decided here meanwhile.

@@ -1,15 +1,13 @@
 //! What happens when Redis answers again: it decides at once, and what other processes did in the
 //! meantime stays done.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
 use std::time::Duration;
 
 use test_support::proxy::Fault;
-use test_support::{Redis, admit, eventually};
+use test_support::{Redis, admit, admitted, eventually};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
+use tokio_test::{assert_pending, task};
 use tower_sliding_window::{DecidedBy, Decision, FailurePolicy, Policy, PolicyHandle, Quota};
 
 use crate::{Far, LOG, limiter, store, until_redis_decides, user};
@@ -104,10 +102,7 @@ async fn reset_elsewhere_is_known_after_a_blip() {
     ours.mend().await;
     theirs.mend().await;
     for left in (0..5).rev() {
-        let Decision::Admitted(admitted) = our_limiter.check("alice").await.unwrap() else {
-            panic!("{left} are left")
-        };
-        assert_eq!(admitted.remaining(), left);
+        assert_eq!(admitted(our_limiter.check("alice").await.unwrap()).remaining(), left);
         assert_eq!(their_limiter.peek("alice").await.unwrap().remaining(), left);
     }
     assert!(!admit(&our_limiter, "alice").await);
@@ -167,24 +162,18 @@ async fn late_reply_from_before_a_loss_is_written_back() {
     let redis = Redis::start().await;
     let limiter = limiter(user(4), &store(redis.url()).await);
     assert!(admit(&limiter, "alice").await);
-    {
-        let mut late = pin!(limiter.check("alice"));
-        poll_fn(|cx| {
-            assert!(late.as_mut().poll(cx).is_pending());
-            Poll::Ready(())
-        })
-        .await;
-        redis.has_entries(LOG, 2).await;
-        redis.run::<()>(&["FLUSHALL"]).await;
-        let until = Instant::now() + Duration::from_millis(2_500);
-        while Instant::now() < until {
-            let _ = limiter.check("somebody else").await;
-            sleep(Duration::from_millis(20)).await;
-        }
-        assert!(admit(&limiter, "alice").await);
-        assert_eq!(redis.entries(LOG).await, 2, "the first and the third");
-        assert!(late.await.unwrap().is_admitted(), "the second");
+    let mut late = task::spawn(limiter.check("alice"));
+    assert_pending!(late.poll());
+    redis.has_entries(LOG, 2).await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let until = Instant::now() + Duration::from_millis(2_500);
+    while Instant::now() < until {
+        let _ = limiter.check("somebody else").await;
+        sleep(Duration::from_millis(20)).await;
     }
+    assert!(admit(&limiter, "alice").await);
+    assert_eq!(redis.entries(LOG).await, 2, "the first and the third");
+    assert!(late.await.unwrap().is_admitted(), "the second");
     // Three are admitted.
     let mut total = 3;
     for _ in 0..4 {

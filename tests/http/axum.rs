@@ -16,8 +16,8 @@ use tower_sliding_window::{KeyExtractor, MemoryStore, Quota, SlidingWindowLayer,
 
 use test_support::requests::send;
 
-const OK: StatusCode = StatusCode::OK;
-const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+use crate::{OK, TOO_MANY};
+
 const NO_KEY: StatusCode = StatusCode::UNAUTHORIZED;
 const NOT_PROVIDED: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;
 const NOT_FOUND: StatusCode = StatusCode::NOT_FOUND;

@@ -1,37 +1,31 @@
-//! One rule in front of a service.
+//! One rule or several in front of a service, requests that have no key for one of them, and quotas of single keys
+//! that change while they are in use. The recipe `plans` of the guide has the plans of users, and is a test too.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
+use serde_json::json;
 use tokio::time::advance;
 use tower::service_fn;
 use tower_layer::Layer;
-use tower_sliding_window::{Decision, MemoryStore, PolicyHandle, Quota, SlidingWindowLayer};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Decision, MemoryStore, MissingKey, Override, Overrides, Policy, PolicyError, PolicyHandle,
+    Quota, SlidingWindowLayer, key,
+};
 
+use test_support::on_every_store;
 use test_support::requests::{by_user, from_user, ok, request, send, status};
 
-const OK: StatusCode = StatusCode::OK;
-const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+use crate::{OK, TOO_MANY};
+
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn per_user(policy: impl Into<PolicyHandle>) -> SlidingWindowLayer {
     by_user(policy, MemoryStore::new())
-}
-
-#[tokio::test(start_paused = true)]
-async fn layer_retry_after_gets_admitted() {
-    let service = per_user(Quota::new(1, Duration::from_secs(10))).layer(service_fn(ok));
-    assert_eq!(status(&service, "alice").await, OK);
-    advance(Duration::from_millis(1500)).await;
-
-    let wait = send(&service, from_user("alice")).await.retry_after();
-    assert_eq!(wait, Some(9), "8.5 s, rounded up");
-    advance(Duration::from_secs(8)).await;
-    assert_eq!(status(&service, "alice").await, TOO_MANY, "a second less is too short");
-    advance(Duration::from_secs(1)).await;
-    assert_eq!(status(&service, "alice").await, OK);
 }
 
 /// Responds with the places that the request has left.
@@ -85,23 +79,19 @@ async fn clones_share_the_logs_and_a_new_policy() {
     let policy = PolicyHandle::new(Quota::new(4, MINUTE));
     let layer = per_user(policy.clone());
     let (service, other) = (layer.layer(service_fn(ok)), layer.clone().layer(service_fn(ok)));
-    let clone = service.clone();
-    for service in [&service, &other, &clone] {
+    for service in [&service, &other, &service.clone()] {
         assert_eq!(status(service, "alice").await, OK);
         advance(Duration::from_secs(10)).await;
     }
-
     policy.set(Quota::new(2, MINUTE)).unwrap();
-    let answer = send(&clone, from_user("alice")).await;
-    assert_eq!(answer.status, TOO_MANY, "three before the change count");
-    assert_eq!(answer.retry_after(), Some(40), "the second newest must leave, not the oldest");
-    assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=2;w=60"));
-
+    for service in [&service, &other] {
+        let answer = send(service, from_user("alice")).await;
+        assert_eq!(answer.status, TOO_MANY, "three before the change count");
+        assert_eq!(answer.retry_after(), Some(40), "the second newest must leave, not the oldest");
+        assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=2;w=60"));
+    }
     policy.set(Quota::new(5, MINUTE)).unwrap();
-    assert_eq!(status(&service, "alice").await, OK);
-    assert_eq!(status(&clone, "alice").await, OK);
-    let answer = send(&service, from_user("alice")).await;
-    assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=5;w=60"));
+    assert_eq!(status(&other, "alice").await, OK);
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,4 +112,143 @@ async fn jitter_makes_the_told_wait_longer_and_never_shorter() {
     }
     assert!(told.len() > 10, "{told:?}");
     assert!(exact.lock().unwrap()[1..].iter().all(|wait| *wait == MINUTE));
+}
+
+/// A rule by user, and one by address that admits so many.
+fn by_user_and_ip(of_ip: u32, store: &MemoryStore) -> SlidingWindowLayer {
+    let ip = Policy::new("ip").quota(Quota::per_hour(of_ip));
+    by_user(Quota::per_minute(1), store.clone()).rule(ip, key::header("x-ip"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_without_a_key_is_refused_and_uncounted() {
+    const ONE_IS_MISSING: [&[(&str, &str)]; 4] =
+        [&[], &[("x-ip", "1")], &[("x-user-id", "alice")], &[("x-user-id", ""), ("x-ip", "1")]];
+    const TWO_USERS: &[&[(&str, &str)]] =
+        &[&[("x-user-id", "a"), ("x-user-id", "b"), ("x-ip", "1")]];
+    let store = MemoryStore::new();
+    let layer = || by_user_and_ip(1, &store);
+    let forbidden = || layer().on_missing_key(MissingKey::Reject(StatusCode::FORBIDDEN));
+    let optional = key::optional(key::header("x-user-id"));
+    let optional = SlidingWindowLayer::new(Quota::per_minute(1), optional, store.clone());
+    let (missing, ambiguous) =
+        ("The request has no key for a rate limit", "ambiguous or malformed");
+    for (layer, requests, status, detail) in [
+        (layer(), &ONE_IS_MISSING[..], 401, missing),
+        (forbidden(), &ONE_IS_MISSING, 403, missing),
+        (layer(), TWO_USERS, 400, ambiguous),
+        (forbidden(), TWO_USERS, 400, ambiguous),
+        (layer().on_missing_key(MissingKey::SkipRule), TWO_USERS, 400, ambiguous),
+        (optional, TWO_USERS, 400, ambiguous),
+    ] {
+        let service = layer.layer(service_fn(ok));
+        for headers in requests {
+            let answer = send(&service, request(headers)).await;
+            assert_eq!(answer.status, status, "{headers:?}");
+            assert!(answer.document()["detail"].to_string().contains(detail), "{headers:?}");
+            assert_eq!(answer.header("retry-after"), None);
+        }
+    }
+    assert!(store.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_key_can_skip_its_rule_and_no_other() {
+    let layer = by_user_and_ip(2, &MemoryStore::new()).on_missing_key(MissingKey::SkipRule);
+    let service = layer.layer(service_fn(ok));
+    let anonymous = || request(&[("x-ip", "1")]);
+    assert_eq!(send(&service, anonymous()).await.status, OK);
+    assert_eq!(send(&service, anonymous()).await.status, OK);
+    let answer = send(&service, anonymous()).await;
+    assert_eq!(answer.document()["violated-policies"], json!(["ip"]));
+    assert_eq!(answer.header("ratelimit-policy"), Some(r#""ip";q=2;w=3600"#));
+    for _ in 0..5 {
+        assert_eq!(send(&service, request(&[])).await.status, OK, "no rule applies");
+    }
+}
+
+/// A user may choose any name, also one that reads like an address.
+#[tokio::test(start_paused = true)]
+async fn unnamed_rules_keep_logs_of_their_own() {
+    let from = |user: &str, ip: [u8; 4]| {
+        let mut request = from_user(user);
+        request.extensions_mut().insert(IpAddr::from(ip));
+        request
+    };
+    for user in ["ABCD", "65.66.67.68", "6:rule-265.66.67.68", "6:rule-165.66.67.68"] {
+        let policy = PolicyHandle::new(Quota::per_minute(1));
+        let service = by_user(&policy, MemoryStore::new())
+            .rule(&policy, key::peer_ip())
+            .layer(service_fn(ok));
+        assert_eq!(send(&service, from(user, [10, 0, 0, 1])).await.status, OK, "{user}");
+        let other = send(&service, from("alice", [65, 66, 67, 68])).await;
+        assert_eq!(other.status, OK, "{user} is no address");
+        assert_eq!(send(&service, from(user, [10, 0, 0, 2])).await.status, TOO_MANY);
+        assert_eq!(send(&service, from("bob", [65, 66, 67, 68])).await.status, TOO_MANY);
+    }
+}
+
+fn user(quota: Quota) -> PolicyHandle {
+    Policy::new("user").quota(quota).keep_for(Duration::from_secs(3_600)).into()
+}
+
+async fn override_changes_while_in_use(store: impl Store) {
+    let users = Overrides::new(user(Quota::per_hour(1)));
+    let choose = users.clone();
+    let all = Policy::new("all").quota(Quota::per_hour(5));
+    let service =
+        SlidingWindowLayer::by(move |_, key| choose.get(key), key::header("x-user-id"), store)
+            .rule(all, key::constant("all"))
+            .layer(service_fn(ok));
+    let order = async |expected| assert_eq!(status(&service, "alice").await, expected);
+    order(OK).await;
+    order(TOO_MANY).await;
+    users.set("alice", "2/1h".parse().unwrap()).unwrap();
+    order(OK).await;
+    order(TOO_MANY).await;
+    users.set("alice", Override::Exempt).unwrap();
+    order(OK).await;
+    users.remove("alice");
+    order(TOO_MANY).await;
+    users.set("alice", Override::Exempt).unwrap();
+    for expected in [OK, OK, TOO_MANY] {
+        order(expected).await; // the other rule counts her requests
+    }
+}
+
+on_every_store!(override_changes_while_in_use);
+
+/// Returns the quotas of a key, or `exempt`.
+fn quotas(overrides: &Overrides, key: &str) -> String {
+    let policy = overrides.get(&key.into());
+    policy.map_or("exempt".to_owned(), |policy| policy.get().to_string())
+}
+
+#[test]
+fn override_of_another_name_changes_nothing() {
+    let users = Overrides::new(user(Quota::per_minute(5)));
+    users.set("carol", Override::Exempt).unwrap();
+    let other = Override::Policy(Policy::new("other").quota(Quota::per_minute(9)));
+    let error = users.reload([("alice", Override::Exempt), ("bob", other)]).unwrap_err();
+    assert!(matches!(error, PolicyError::Renamed { .. }), "{error}");
+    let all = || ["alice", "bob", "carol"].map(|key| quotas(&users, key));
+    assert_eq!(all(), ["5/60s", "5/60s", "exempt"]);
+    users.reload([("alice", Override::Exempt)]).unwrap();
+    assert_eq!(all(), ["exempt", "5/60s", "5/60s"], "a reload replaces all");
+}
+
+/// An override takes the rest from the policy as it is now.
+#[test]
+fn override_follows_the_policy() {
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(5)));
+    let users = Overrides::new(&policy);
+    users.set("alice", "9/1s".parse().unwrap()).unwrap();
+    let of_alice = users.get(&"alice".into()).unwrap();
+    assert!(of_alice.get().get_penalty().is_none());
+    let with_penalty = Policy::new("user").quota(Quota::per_minute(5));
+    policy.set(with_penalty.penalty("1/1h:1h".parse().unwrap())).unwrap();
+    let now = users.get(&"alice".into()).unwrap().get();
+    assert!(now.get_penalty().is_some(), "its bans are enforced for alice too");
+    assert_eq!(now.log_name(), policy.get().log_name(), "a shorter window keeps the log");
+    assert_eq!((now.to_string(), of_alice.get()), ("9/1s".to_owned(), now), "the same handle");
 }

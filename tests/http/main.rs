@@ -3,29 +3,27 @@
 mod axum;
 mod flood;
 mod grpc;
-mod grpc_rejection;
 mod in_flight;
 mod layer;
-mod metrics;
 mod mistakes;
 mod offenders;
-mod overrides;
 mod quota_fields;
 mod rejection;
-mod rules;
 mod service;
 mod settle;
-mod stack;
 mod tracing;
 mod waits;
 
 use std::convert::Infallible;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::channel::{Channel, Sender};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tower::{Service, service_fn};
+
+const OK: StatusCode = StatusCode::OK;
+const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
 type Body<E> = Channel<Bytes, E>;
 type Bodies<E> = UnboundedReceiver<Sender<Bytes, E>>;

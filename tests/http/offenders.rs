@@ -47,12 +47,17 @@ async fn each_policy_counts_the_keys_it_denies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn banned_and_shadowed_requests_are_counted() {
+async fn banned_and_shadowed_requests_are_counted_and_no_wait() {
     let offenders = TopOffenders::new(10);
     let banned = one_a_minute("banned").penalty("1/1h:1h".parse().unwrap());
     let banned = Limiter::new(banned, MemoryStore::new()).top_offenders(&offenders);
     let shadow = by_user(one_a_minute("shadow"), MemoryStore::new()).shadow(true);
     let shadow = shadow.top_offenders(&offenders).layer(service_fn(ok));
+    let waits = Limiter::new(one_a_minute("waits"), MemoryStore::new()).top_offenders(&offenders);
+    for _ in 0..2 {
+        waits.until_admitted("alice").await.unwrap();
+    }
+    assert!(offenders.all().is_empty());
     for _ in 0..4 {
         let _ = banned.check("mallory").await.unwrap();
         assert_eq!(status(&shadow, "mallory").await, 200);
@@ -61,16 +66,6 @@ async fn banned_and_shadowed_requests_are_counted() {
     assert!(!banned.check("mallory").await.unwrap().is_admitted(), "the log has room");
     assert_eq!(counts(&offenders.of("banned")), [("mallory", 4)]);
     assert_eq!(counts(&offenders.of("shadow")), [("mallory", 3)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn waiting_is_no_offence() {
-    let offenders = TopOffenders::new(10);
-    let limiter = Limiter::new(one_a_minute("user"), MemoryStore::new()).top_offenders(&offenders);
-    for _ in 0..3 {
-        limiter.until_admitted("alice").await.unwrap();
-    }
-    assert!(offenders.all().is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,7 +85,7 @@ async fn chosen_fields_show_the_quotas(store: impl Store + Clone) {
         let denied = &responses[2];
         assert!(denied.retry_after().is_some_and(|wait| wait > HOUR - 60), "whatever the choice");
         let violated = serde_json::json!(["user:2/1h"]);
-        assert_eq!(denied.problem()["violated-policies"], violated, "the full quota");
+        assert_eq!(denied.document()["violated-policies"], violated, "the full quota");
     }
 }
 

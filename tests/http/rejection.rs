@@ -11,14 +11,14 @@ use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError,
+    Decision, Limiter, MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
 };
 
 use test_support::StubStore;
 use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
 
-const OK: StatusCode = StatusCode::OK;
-const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+use crate::{OK, TOO_MANY};
+
 const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
@@ -34,26 +34,34 @@ async fn second(layer: SlidingWindowLayer) -> HttpResponse {
     send(&service, from_user("alice")).await
 }
 
+/// Law 3: who waits as long as the denial says is admitted.
 #[tokio::test(start_paused = true)]
-async fn denial_fills_every_field() {
-    let service = per_user(1, MemoryStore::new()).layer(service_fn(ok));
+async fn denial_names_every_full_policy_and_the_longest_wait() {
+    let ip = Policy::new("ip").quota(Quota::per_hour(1));
+    let site = Policy::new("site").quota(Quota::per_second(1000));
+    let layer = per_user(1, MemoryStore::new()).rule(ip, key::constant("192.0.2.7"));
+    let service = layer.rule(site, key::constant("all")).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
-    advance(Duration::from_millis(23_500)).await;
+    advance(Duration::from_millis(10_500)).await;
 
     let answer = send(&service, from_user("alice")).await;
     assert_eq!(answer.status, TOO_MANY);
-    assert_eq!(answer.header("retry-after"), Some("37"));
-    assert_eq!(answer.header("ratelimit"), Some(r#""user";r=0;t=37"#));
-    assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=1;w=60"#));
-    assert_eq!(
-        answer.problem(),
-        json!({
-            "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
-            "title": "Request cannot be satisfied as assigned quota has been exceeded",
-            "status": 429,
-            "violated-policies": ["user"],
-        })
-    );
+    assert_eq!(answer.header("retry-after"), Some("3590"), "3,589.5 s, rounded up");
+    let policies = r#""user";q=1;w=60, "ip";q=1;w=3600, "site";q=1000;w=1"#;
+    assert_eq!(answer.header("ratelimit-policy"), Some(policies));
+    let limits = r#""user";r=0;t=50, "ip";r=0;t=3590, "site";r=1000"#;
+    assert_eq!(answer.header("ratelimit"), Some(limits));
+    let document = json!({
+        "type": "https://iana.org/assignments/http-problem-types#quota-exceeded",
+        "title": "Request cannot be satisfied as assigned quota has been exceeded",
+        "status": 429,
+        "violated-policies": ["user", "ip"],
+    });
+    assert_eq!(answer.document(), document);
+    advance(Duration::from_secs(3_589)).await;
+    assert_eq!(status(&service, "alice").await, TOO_MANY, "a second less is too short");
+    advance(Duration::from_secs(1)).await;
+    assert_eq!(status(&service, "alice").await, OK);
 }
 
 /// A handler and `on_rejection` can send what the layer sends.
@@ -144,7 +152,7 @@ async fn custom_rejection_gets_the_fields_that_it_lacks() {
         response
     });
     let answer = second(amended).await;
-    assert_eq!(answer.problem()["violated-policies"], json!(["user"]));
+    assert_eq!(answer.document()["violated-policies"], json!(["user"]));
     assert_eq!(answer.headers.get_all("retry-after").iter().collect::<Vec<_>>(), ["99"]);
 }
 
@@ -154,7 +162,7 @@ fn failing() -> impl Store {
         let message = String::from_utf8_lossy(check.logs()[0].key.as_bytes()).into_owned();
         StoreFuture::ready(Err(StoreError::Unreachable { message }))
     };
-    StubStore(answer, || ())
+    StubStore(answer)
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,7 +188,7 @@ async fn no_rejection_shows_a_key() {
         assert_eq!(answer.status, status);
         assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
         if status == FULL {
-            assert_eq!(answer.problem()["type"], REDUCED);
+            assert_eq!(answer.document()["type"], REDUCED);
             assert_eq!(answer.retry_after(), Some(1));
         }
     }

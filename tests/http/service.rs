@@ -1,33 +1,40 @@
-//! The service and the one it wraps: readiness, errors, and when the inner one is called. A decision is reported,
-//! and a store that is far away is asked, when the response future is polled: the task that calls the service may
-//! be another one, such as that of a `tower::buffer`.
+//! The service and the one it wraps: readiness, errors, when the inner one is called, any body, and no bound that
+//! is not needed. A decision is reported, and a store that is far away is asked, when the response future is
+//! polled: the task that calls the service may be another one, such as that of a `tower::buffer`.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::Full;
-use tokio::sync::oneshot;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::{BodyExt, Full};
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
 use tower::buffer::Buffer;
 use tower::limit::GlobalConcurrencyLimitLayer;
-use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sliding_window::store::{Check, Outcome, Store, StoreFuture};
-use tower_sliding_window::{MemoryStore, Quota, SlidingWindow};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_sliding_window::store::{Check, Store, StoreFuture};
+use tower_sliding_window::{MemoryStore, Quota, SlidingWindow, SlidingWindowLayer};
 use tower_test::mock::{self, Handle, Mock};
 
-use test_support::requests::{by_user, from_user, ok, request};
+use test_support::requests::{by_user, from_user, ok, request, status};
 use test_support::{StubStore, outcome};
 
-const OK: StatusCode = StatusCode::OK;
-const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+use crate::{OK, TOO_MANY, streaming};
 
 type Call = Request<String>;
 type Reply = Response<Full<Bytes>>;
 type Mocked = mock::Spawn<SlidingWindow<Mock<Call, Reply>>>;
+
+fn layer(limit: u32) -> SlidingWindowLayer {
+    by_user(Quota::per_minute(limit), MemoryStore::new())
+}
 
 fn mocked(limit: u32, store: impl Store) -> (Mocked, Handle<Call, Reply>) {
     mock::spawn_layer(by_user(Quota::per_minute(limit), store))
@@ -71,32 +78,15 @@ async fn ready_instance_is_the_one_called() {
     }
 }
 
-/// Responses when the test says so.
-#[derive(Clone, Default)]
-struct Held(Arc<Mutex<Option<oneshot::Sender<Outcome>>>>);
-
-impl Held {
-    fn reply(&self, admitted: bool) {
-        let outcome = outcome(Duration::from_micros(if admitted { 0 } else { 1 }));
-        let reply = self.0.lock().expect("no panic under the lock").take().expect("a check");
-        let _ = reply.send(outcome);
-    }
-
-    fn store(&self) -> impl Store {
-        let held = self.clone();
-        let admit = move |_: &Check| {
-            let (reply, answer) = oneshot::channel();
-            *held.0.lock().expect("no panic under the lock") = Some(reply);
-            StoreFuture::later(async { Ok(answer.await.expect("an answer")) })
-        };
-        StubStore(admit, || ())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn inner_is_called_after_an_admission_only() {
-    let store = Held::default();
-    let (mut service, mut handle) = mocked(1, store.store());
+    let (replies, checks) = mpsc::unbounded_channel();
+    let checks = Arc::new(tokio::sync::Mutex::new(checks));
+    let replied = move |_: &Check| {
+        let checks = checks.clone();
+        StoreFuture::later(async move { Ok(checks.lock().await.recv().await.expect("a reply")) })
+    };
+    let (mut service, mut handle) = mocked(1, StubStore(replied));
     handle.allow(2);
     for (admitted, status) in [(true, OK), (false, TOO_MANY)] {
         assert_ready_ok!(service.poll_ready::<Call>());
@@ -104,7 +94,7 @@ async fn inner_is_called_after_an_admission_only() {
         assert_pending!(response.poll());
         assert_pending!(task::spawn(handle.next_request()).poll());
 
-        store.reply(admitted);
+        replies.send(outcome(Duration::from_micros(if admitted { 0 } else { 1 }))).unwrap();
         assert!(response.is_woken());
         if admitted {
             assert_pending!(response.poll());
@@ -131,7 +121,7 @@ async fn unpolled_request_is_not_sent() {
             Ok(outcome(Duration::ZERO))
         })
     };
-    let layer = by_user(Quota::per_minute(9), StubStore(admit, || ())).cancel_if(|_| false);
+    let layer = by_user(Quota::per_minute(9), StubStore(admit)).cancel_if(|_| false);
     let mut service = layer.layer(service_fn(ok));
     drop(service.ready().await.unwrap().call(from_user("alice")));
     sleep(Duration::from_secs(1)).await;
@@ -141,7 +131,7 @@ async fn unpolled_request_is_not_sent() {
 /// A store in this process has decided when the future is dropped: the request gives its place back.
 #[tokio::test(start_paused = true)]
 async fn unpolled_admission_gives_its_place_back() {
-    let layer = by_user(Quota::per_minute(1), MemoryStore::new());
+    let layer = layer(1);
     let mut service = layer.layer(service_fn(ok));
     for _ in 0..3 {
         drop(service.ready().await.unwrap().call(from_user("alice")));
@@ -155,7 +145,7 @@ async fn unpolled_admission_gives_its_place_back() {
 /// A panic of a closure of the application ends the request, not the service of all requests.
 #[tokio::test]
 async fn panic_in_on_rejection_leaves_the_buffer() {
-    let layer = by_user(Quota::per_minute(1), MemoryStore::new()).on_rejection(|_, _| {
+    let layer = layer(1).on_rejection(|_, _| {
         if true {
             panic!("a bug of the application");
         }
@@ -174,7 +164,7 @@ async fn panic_in_on_rejection_leaves_the_buffer() {
 #[tokio::test]
 async fn denial_holds_no_permit() {
     let inner = GlobalConcurrencyLimitLayer::new(1).layer(service_fn(ok));
-    let layer = by_user(Quota::per_minute(1), MemoryStore::new());
+    let layer = layer(1);
     let (mut one, mut other) = (layer.layer(inner.clone()), layer.layer(inner));
     assert_eq!(one.ready().await.unwrap().call(from_user("alice")).await.unwrap().status(), OK);
     let denied = one.ready().await.unwrap().call(from_user("alice")).await.unwrap();
@@ -187,8 +177,7 @@ async fn denial_holds_no_permit() {
 async fn on_decision_runs_in_the_task_of_the_request() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let tasks = seen.clone();
-    let layer = by_user(Quota::per_minute(1), MemoryStore::new())
-        .on_decision(move |_| tasks.lock().unwrap().push(tokio::task::id()));
+    let layer = layer(1).on_decision(move |_| tasks.lock().unwrap().push(tokio::task::id()));
     let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
     for expected in [OK, TOO_MANY] {
         let buffer = buffer.clone();
@@ -199,4 +188,91 @@ async fn on_decision_runs_in_the_task_of_the_request() {
         let id = task.await.unwrap();
         assert_eq!(std::mem::take(&mut *seen.lock().unwrap()), [id]);
     }
+}
+
+/// An error type of this test alone.
+#[derive(Debug, PartialEq)]
+struct Status(u32);
+
+#[tokio::test(start_paused = true)]
+async fn body_frames_and_errors_pass_unchanged() {
+    let (inner, mut bodies) = streaming::<Status>();
+    let service = ServiceBuilder::new().layer(layer(1)).service(inner);
+    // A response waits for no frame.
+    let body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+    let (mut sender, mut body) = (bodies.recv().await.unwrap(), task::spawn(body));
+    let mut next = || body.enter(|cx, body| body.poll_frame(cx));
+    assert_pending!(next());
+    sender.send_data("abc".into()).await.unwrap();
+    let Poll::Ready(Some(Ok(data))) = next() else { panic!("no data") };
+    assert_eq!(data.into_data().unwrap(), "abc");
+    assert_pending!(next());
+    let trailers = HeaderMap::from_iter([("grpc-status".parse().unwrap(), 0.into())]);
+    sender.send_trailers(trailers).await.unwrap();
+    let Poll::Ready(Some(Ok(trailers))) = next() else { panic!("no trailers") };
+    assert_eq!(trailers.into_trailers().unwrap()["grpc-status"], "0");
+    sender.abort(Status(14));
+    assert!(matches!(next(), Poll::Ready(Some(Err(Status(14))))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn rejection_knows_its_length() {
+    let default = layer(1);
+    let empty = default.clone().on_rejection(|_, _| Response::new(String::new()));
+    for (layer, is_empty) in [(default, false), (empty, true)] {
+        let service = layer.layer(service_fn(ok));
+        assert_eq!(status(&service, "alice").await, OK);
+        let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+        let length = body.size_hint().exact().unwrap();
+        assert_eq!((body.is_end_stream(), length == 0), (is_empty, is_empty));
+        if let Some(frame) = body.frame().await {
+            assert_eq!(frame.unwrap().into_data().unwrap().len() as u64, length);
+        }
+        assert!(body.is_end_stream() && body.frame().await.is_none());
+        assert_eq!(body.size_hint().exact(), Some(0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_and_bodies_need_not_be_send() {
+    let seen = Rc::new(Cell::new(0));
+    let inner = service_fn({
+        let seen = seen.clone();
+        move |request: Request<Rc<u32>>| {
+            seen.set(seen.get() + *request.into_body());
+            let error = seen.clone();
+            let body = Full::new(Bytes::from("a body")).map_err(move |_| error.clone());
+            async { Ok::<_, Rc<str>>(Response::new(body)) }
+        }
+    });
+    let service = layer(2).layer(inner);
+    for admitted in [true, true, false] {
+        let request = Request::builder().header("x-user-id", "alice").body(Rc::new(7)).unwrap();
+        let mut body = service.clone().oneshot(request).await.unwrap().into_body();
+        assert_eq!(body.size_hint().exact() == Some(6), admitted);
+        assert!(!body.is_end_stream() && body.frame().await.unwrap().is_ok());
+        assert!(body.is_end_stream() && body.frame().await.is_none());
+    }
+    assert_eq!(seen.get(), 14, "the third was denied");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_send_stays_send() {
+    fn is_send_and_sync<T: Send + Sync + Clone + 'static>(_: &T) {}
+    fn is_send<T: Send>(_: &T) {}
+    fn is_body<T: Body + Send + Sync + Unpin>(_: &T) {}
+
+    let layer = layer(1);
+    is_send_and_sync(&layer);
+    let service = layer.layer(service_fn(ok));
+    is_send_and_sync(&service);
+    is_send(&service.clone().oneshot(from_user("alice")));
+
+    let custom = layer.on_rejection(|_, _| Response::new(axum::body::Body::empty()));
+    let response = custom.layer(service_fn(ok)).oneshot(from_user("")).await.unwrap();
+    is_body(response.body());
+
+    let boxed = service.boxed_clone();
+    let task = tokio::spawn(async move { boxed.oneshot(from_user("alice")).await });
+    assert_eq!(task.await.unwrap().unwrap().status(), OK);
 }

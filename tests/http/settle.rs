@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::routing::get;
@@ -11,7 +10,7 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt, Full};
-use test_support::requests::from_user;
+use test_support::requests::{by_user, from_user};
 use test_support::{Redis, eventually};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -35,9 +34,7 @@ fn calls() -> Policy {
 }
 
 fn layer(store: impl Store) -> SlidingWindowLayer {
-    SlidingWindowLayer::new(tokens(), key::header("x-user-id"), store)
-        .rule(calls(), key::header("x-user-id"))
-        .cost(|_| RESERVED)
+    by_user(tokens(), store).rule(calls(), key::header("x-user-id")).cost(|_| RESERVED)
 }
 
 fn sent(end: tower_sliding_window::ResponseEnd<'_>) -> Option<u32> {
@@ -162,37 +159,27 @@ async fn stream_is_settled_when_it_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn client_that_hangs_up_pays_what_was_sent() {
-    for whole_only in [false, true] {
+async fn broken_off_stream_pays_what_was_sent() {
+    for (fails, whole_only, expected) in
+        [(false, false, 990), (false, true, 600), (true, false, 990), (true, true, 600)]
+    {
         let store = MemoryStore::new();
-        let limit = layer(store.clone());
-        let limit = limit.settle_from_body(0, move |end| {
+        let limit = layer(store.clone()).settle_from_body(0, move |end| {
             assert!(!end.is_complete());
             sent(end).filter(|_| !whole_only)
         });
-        let (mut sender, mut body) = stream::<Infallible>(limit).await;
+        let (mut sender, mut body) = stream::<&str>(limit).await;
         sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
         body.frame().await.unwrap().unwrap();
-        sender.send_data(Bytes::from_static(b"unread")).await.unwrap();
-        drop(body);
-        let expected = if whole_only { 600 } else { 990 };
-        assert_eq!(left(&store).await, (expected, 9));
+        if fails {
+            sender.abort("the disk is gone");
+            assert_eq!(body.frame().await.unwrap().err(), Some("the disk is gone"));
+        } else {
+            sender.send_data(Bytes::from_static(b"unread")).await.unwrap();
+            drop(body);
+        }
+        assert_eq!(left(&store).await, (expected, 9), "the body fails: {fails}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn body_that_fails_is_not_complete() {
-    let store = MemoryStore::new();
-    let limit = layer(store.clone()).settle_from_body(0, |end| {
-        assert!(!end.is_complete());
-        sent(end)
-    });
-    let (mut sender, mut body) = stream::<&str>(limit).await;
-    sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
-    body.frame().await.unwrap().unwrap();
-    sender.abort("the disk is gone");
-    assert_eq!(body.frame().await.unwrap().err(), Some("the disk is gone"));
-    assert_eq!(left(&store).await, (990, 9));
 }
 
 #[tokio::test(start_paused = true)]
@@ -229,8 +216,9 @@ async fn end_of_the_body_has_the_last_word() {
     let service = by_head(store.clone()).settle_from_body(0, sent).layer(service_fn(answer));
     let response = service.oneshot(answered("70")).await.unwrap();
     assert_eq!(left(&store).await, (930, 9));
-    // The body knows that this frame is the last one.
-    response.into_body().frame().await.unwrap().unwrap();
+    // The body knows that this frame is the last one, and a server reads no further.
+    let mut body = response.into_body();
+    body.frame().await.unwrap().unwrap();
     assert_eq!(left(&store).await, (991, 9));
 }
 
@@ -294,22 +282,4 @@ async fn server_completes_and_breaks_off_responses() {
         eventually(&format!("{request} is settled"), settled).await;
     }
     assert_eq!(left(&store).await.1, 5);
-}
-
-#[tokio::test]
-async fn policy_of_bytes_says_so() {
-    let bytes =
-        Policy::new("bytes").quota(Quota::new(1_000, Duration::from_secs(60))).byte_budget();
-    let store = MemoryStore::new();
-    let limit = SlidingWindowLayer::new(bytes, key::header("x-user-id"), store.clone());
-    let limit = limit.cost(|_| 400).headers_on_success(true);
-    let response = limit.layer(service_fn(answer)).oneshot(answered("1")).await.unwrap();
-    assert_eq!(
-        response.headers()["ratelimit-policy"],
-        "\"bytes\";q=1000;qu=\"content-bytes\";w=60"
-    );
-    assert_eq!(response.headers()["ratelimit"], "\"bytes\";r=600;t=60");
-    // It is the log of a budget with this name.
-    let same = Policy::new("bytes").quota(Quota::new(1_000, Duration::from_secs(60))).budget();
-    assert_eq!(Limiter::new(same, store).peek("alice").await.unwrap().remaining(), 600);
 }

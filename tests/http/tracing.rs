@@ -1,9 +1,7 @@
 //! The fields of a decision on the span of tower-http's `TraceLayer`.
 
-use std::io;
-use std::sync::{Arc, Mutex};
-
 use http::Request;
+use tempfile::NamedTempFile;
 use test_support::requests::{by_user, ok, status};
 use tower::{Layer, service_fn};
 use tower_http::trace::TraceLayer;
@@ -14,36 +12,24 @@ use tracing::{Level, Span, info_span};
 use tracing_subscriber::fmt::format::FmtSpan;
 
 /// What a subscriber writes.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
+struct Lines(NamedTempFile);
 
 impl Lines {
     /// Keeps the spans that this thread closes.
     fn listen(most: Level) -> (Self, DefaultGuard) {
-        let lines = Self::default();
-        let writer = lines.clone();
+        let lines = NamedTempFile::new().unwrap();
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(most)
             .with_span_events(FmtSpan::CLOSE)
             .with_ansi(false)
-            .with_writer(move || writer.clone())
+            .with_writer(lines.reopen().unwrap())
             .finish();
-        (lines, tracing::subscriber::set_default(subscriber))
+        (Self(lines), tracing::subscriber::set_default(subscriber))
     }
 
     /// Returns what was written, which never holds a key.
     fn text(&self) -> String {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let text = std::fs::read_to_string(self.0.path()).unwrap();
         assert!(!text.contains("mallory"), "{text}");
         text
     }

@@ -1,6 +1,5 @@
 //! Hostile and random input.
 
-mod addresses;
 mod documents;
 mod extractors;
 mod keys;

@@ -2,17 +2,13 @@
 
 use std::time::Duration;
 
-use http::{Request, Response};
-use test_support::requests::{by_user, from_user};
-use test_support::{admit_cost, retry_after};
-use tower::{Layer, ServiceExt, service_fn};
+use test_support::admit_cost;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Decision, Limiter, Policy, PolicyHandle, Quota, StoreError};
+use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota, StoreError};
 
 test_support::on_every_store!(
     cost_counts_in_every_log_or_in_none,
     settled_request_takes_its_real_cost,
-    settling_counts_from_the_admission,
     settling_sets_every_log_or_those_of_a_policy,
     many_leave_a_budget_together,
 );
@@ -91,32 +87,10 @@ async fn settled_request_takes_its_real_cost(store: impl Store + Clone) {
     assert!(limiter.settle(&other, 5).await.unwrap());
     assert!(limiter.cancel(&other).await.unwrap());
     assert_eq!(left(&limiter).await, 10, "all five are free");
-
-    let handler = async |request: Request<String>| {
-        let decision = request.extensions().get::<Decision>().cloned().unwrap();
-        limiter.settle(decision.admitted().unwrap(), 3).await.map(|was_there| {
-            assert!(was_there);
-            Response::new(String::new())
-        })
-    };
-    let layer = by_user(Policy::from(Quota::per_minute(10)).budget(), store).cost(|_| 8);
-    layer.layer(service_fn(handler)).oneshot(from_user("alice")).await.unwrap();
-    assert_eq!(left(&limiter).await, 7, "the handler has settled it");
-}
-
-/// A later request lies between the admission and the settlement.
-async fn settling_counts_from_the_admission(store: impl Store) {
-    let quota = Quota::new(5, Duration::from_millis(900));
-    let limiter = Limiter::new(Policy::from(quota).budget(), store);
-    let early = admit_cost(&limiter, 2).await;
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let late = admit_cost(&limiter, 1).await;
-    assert!(limiter.settle(&early, 4).await.unwrap());
-    tokio::time::sleep(retry_after(&limiter, "alice").await).await;
-    assert_eq!(left(&limiter).await, 4, "only the later request is left");
-    assert!(!limiter.settle(&early, 3).await.unwrap(), "it has left the window");
-    assert!(limiter.settle(&late, 3).await.unwrap());
-    assert_eq!(left(&limiter).await, 2);
+    // A budget of bytes has the log of a budget.
+    let bytes = Limiter::new(Policy::from(Quota::per_minute(10)).byte_budget(), store);
+    admit_cost(&bytes, 3).await;
+    assert_eq!(left(&limiter).await, 7);
 }
 
 async fn settling_sets_every_log_or_those_of_a_policy(store: impl Store + Clone) {

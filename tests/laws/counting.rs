@@ -1,15 +1,11 @@
 //! Policies that count distinct values, and requests in flight.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
-use fastrand::Rng;
 use test_support::{admitted, eventually};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Admitted, Decision, Limiter, LogCost, Policy, PolicyHandle, Quota, StoreError,
-};
+use tower_sliding_window::{Limiter, LogCost, Policy, PolicyHandle, Quota, StoreError};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -21,44 +17,6 @@ fn jobs(limit: u32, lease: Duration) -> Policy {
     Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight()
 }
 
-fn timestamp(decision: &Decision) -> Duration {
-    let timestamp = match decision {
-        Decision::Admitted(admitted) => admitted.timestamp(),
-        Decision::Denied(denied) => denied.timestamp(),
-    };
-    timestamp.unwrap()
-}
-
-/// Plays a random history, and compares each decision with a map from the values to when they were last admitted.
-pub(crate) async fn distinct_values_are_those_of_the_window(store: impl Store) {
-    const WINDOWS: [(u32, Duration); 2] =
-        [(2, Duration::from_millis(60)), (3, Duration::from_millis(200))];
-    let quotas = WINDOWS.map(|(limit, window)| Quota::new(limit, window));
-    let policy = quotas.into_iter().fold(Policy::new("accounts"), Policy::quota).distinct();
-    let (limiter, mut random) = (Limiter::new(policy, store), Rng::with_seed(7));
-    let (mut seen, mut outcomes) = (HashMap::<u8, Duration>::new(), [0; 2]);
-    for step in 0..120 {
-        let value = random.u8(0..5);
-        let decision = limiter.check_value("address", [value]).await.unwrap();
-        let now = timestamp(&decision);
-        let fits = WINDOWS.iter().all(|(limit, window)| {
-            let live = seen.iter().filter(|(_, at)| **at + *window > now);
-            let (mut count, mut is_there) = (0, false);
-            live.for_each(|(other, _)| {
-                (count, is_there) = (count + 1, is_there | (*other == value))
-            });
-            count + u32::from(!is_there) <= *limit
-        });
-        assert_eq!(decision.is_admitted(), fits, "step {step}, value {value}, seen {seen:?}");
-        if fits {
-            seen.insert(value, now);
-        }
-        outcomes[usize::from(fits)] += 1;
-        sleep(random.u32(0..25) * MS).await;
-    }
-    assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
-}
-
 pub(crate) async fn new_value_waits_until_one_has_left(store: impl Store) {
     let limiter = Limiter::new(accounts(2, 400 * MS), store);
     for value in ["alice", "bob"] {
@@ -66,9 +24,8 @@ pub(crate) async fn new_value_waits_until_one_has_left(store: impl Store) {
     }
     sleep(200 * MS).await;
     admitted(limiter.check_value("address", "alice").await.unwrap());
-    let Decision::Denied(denied) = limiter.check_value("address", "carol").await.unwrap() else {
-        panic!("two accounts are there");
-    };
+    let decision = limiter.check_value("address", "carol").await.unwrap();
+    let denied = decision.denied().expect("two accounts are there");
     assert!(denied.has_known_wait() && denied.retry_after() <= 200 * MS, "bob leaves first");
     sleep(denied.retry_after()).await;
     admitted(limiter.check_value("address", "carol").await.unwrap());
@@ -106,30 +63,6 @@ pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {
     assert_eq!(limiter.peek("address").await.unwrap().remaining(), 1, "for a new value");
     let explained = limiter.explain("address").await.unwrap();
     assert!(explained.admitted && explained.quotas[0].free == 1, "{explained}");
-}
-
-/// Plays a random history of requests that are over at some time or never.
-pub(crate) async fn requests_in_flight_are_never_too_many(store: impl Store) {
-    const LEASE: Duration = Duration::from_millis(150);
-    let (limiter, mut random) = (Limiter::new(jobs(3, LEASE), store), Rng::with_seed(11));
-    let (mut running, mut outcomes) = (Vec::<Admitted>::new(), [0; 2]);
-    for step in 0..120 {
-        if !running.is_empty() && random.bool() {
-            let done = running.swap_remove(random.usize(..running.len()));
-            limiter.cancel(&done).await.unwrap();
-        }
-        let decision = limiter.check("tenant").await.unwrap();
-        let now = timestamp(&decision);
-        running.retain(|it| it.timestamp().unwrap() + LEASE > now);
-        assert_eq!(decision.is_admitted(), running.len() < 3, "step {step}, {running:?}");
-        outcomes[usize::from(decision.is_admitted())] += 1;
-        match decision {
-            Decision::Admitted(admitted) => running.push(admitted),
-            Decision::Denied(denied) => assert!(!denied.has_known_wait()),
-        }
-        sleep(random.u32(0..25) * MS).await;
-    }
-    assert!(outcomes.iter().all(|count| *count > 10), "{outcomes:?}");
 }
 
 pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store) {
@@ -198,23 +131,4 @@ pub(crate) async fn callers_of_two_logs_wait_until_another_is_over(store: impl S
     for waiter in waiters {
         waiter.await.unwrap().expect("the wait is bounded by 5 s, and the lease by 30 s");
     }
-}
-
-pub(crate) async fn request_in_flight_takes_a_place_in_all_logs_or_none(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_hour(1), store);
-    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(2)));
-    let jobs = PolicyHandle::new(jobs(1, Duration::from_secs(30)));
-    let check = async || limiter.check_all([(&user, "alice"), (&jobs, "tenant")]).await.unwrap();
-    let first = admitted(check().await);
-    assert!(!check().await.is_admitted(), "one is in flight");
-    drop(limiter.hold(&first));
-    let second = async || {
-        let decision = check().await;
-        drop(decision.admitted().map(|it| limiter.hold(it)));
-        decision.is_admitted()
-    };
-    eventually("the denials have left no trace for alice", second).await;
-    assert!(!check().await.is_admitted(), "alice has used up her quota");
-    let other = limiter.check_all([(&jobs, "tenant")]);
-    assert!(other.await.unwrap().is_admitted(), "that denial has taken no place in flight");
 }

@@ -287,7 +287,7 @@ async fn store_error_ends_one_wait() {
             _ => Ok(outcome(TEN)),
         })
     };
-    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply, || ()));
+    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply));
     let [first, second] = [waiter(&limiter, None).await, waiter(&limiter, None).await];
     let error = first.await.unwrap().unwrap_err();
     assert!(matches!(error, WaitError::Store(StoreError::Timeout)), "{error}");
@@ -423,7 +423,7 @@ async fn caller_that_may_not_wait_ends_no_wait_of_another() {
             _ => StoreFuture::ready(Ok(outcome(Duration::ZERO))),
         }
     };
-    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply, || ())).max_waiters(1);
+    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply)).max_waiters(1);
     let early = waiter(&limiter, None).await;
     let late = waiter(&limiter, Some(TEN + TEN / 2)).await;
     let early = early.await.unwrap().unwrap_err();

@@ -8,24 +8,29 @@ use tokio::time::{Instant, advance};
 use tower_sliding_window::{Limiter, MemoryStore, Quota};
 
 const MINUTE: Duration = Duration::from_secs(60);
+const SHOWN: &str = "the wrong design shows its fault";
 
-/// Says which of the sends at these minutes pass.
-async fn ours(quota: Quota, at: &[Duration]) -> Vec<bool> {
+/// Says which of the requests at these times pass: by the wrong design, and by ours.
+async fn both(
+    quota: Quota,
+    at: &[Duration],
+    wrong_design: impl FnMut(Duration) -> bool,
+) -> [Vec<bool>; 2] {
     let limiter = Limiter::new(quota, MemoryStore::new());
     let start = Instant::now();
-    let mut passed = Vec::new();
+    let mut ours = Vec::new();
     for at in at {
         advance(*at - start.elapsed()).await;
-        passed.push(limiter.check("receiver").await.unwrap().is_admitted());
+        ours.push(limiter.check("receiver").await.unwrap().is_admitted());
     }
-    passed
+    [at.iter().copied().map(wrong_design).collect(), ours]
 }
 
 fn minutes<const N: usize>(at: [u32; N]) -> [Duration; N] {
     at.map(|minute| minute * MINUTE)
 }
 
-/// The most sends that passed within any window of this length.
+/// The most requests that passed within any window of this length.
 fn most_in_a_window(at: &[Duration], passed: &[bool], window: Duration) -> usize {
     let sent: Vec<_> = at.iter().zip(passed).filter(|(_, passed)| **passed).collect();
     let within =
@@ -37,53 +42,41 @@ fn most_in_a_window(at: &[Duration], passed: &[bool], window: Duration) -> usize
 async fn fixed_window_admits_twice_the_limit() {
     // A hundred requests at 00:59 and a hundred more at 01:01.
     let at: Vec<_> = [59, 61].iter().flat_map(|s| [Duration::from_secs(*s); 100]).collect();
-
     let mut counters = HashMap::new();
-    let fixed_window = at.iter().map(|at| {
+    let [fixed_window, ours] = both(Quota::per_minute(100), &at, |at| {
         let count = counters.entry(at.as_secs() / 60).or_insert(0);
         *count += 1;
         *count <= 100
-    });
-    let passed: Vec<_> = fixed_window.collect();
-    assert_eq!(most_in_a_window(&at, &passed, MINUTE), 200, "the wrong design shows its fault");
-
-    let passed = ours(Quota::per_minute(100), &at).await;
-    assert_eq!(most_in_a_window(&at, &passed, MINUTE), 100);
-    assert!(passed[..100].iter().all(|passed| *passed));
+    })
+    .await;
+    assert_eq!(most_in_a_window(&at, &fixed_window, MINUTE), 200, "{SHOWN}");
+    assert_eq!(most_in_a_window(&at, &ours, MINUTE), 100);
+    assert!(ours[..100].iter().all(|passed| *passed));
 }
 
 #[tokio::test(start_paused = true)]
 async fn fixed_ttl_counter_forgets_recent_requests() {
-    let (limit, window) = (2, 10 * MINUTE);
-    let at = minutes([0, 7, 11, 12]);
-
+    let (limit, window, at) = (2, 10 * MINUTE, minutes([0, 7, 11, 12]));
     let (mut count, mut expires) = (0, Duration::ZERO);
-    let set_if_absent = at.map(|at| {
+    let [set_if_absent, ours] = both(Quota::new(limit, window), &at, |at| {
         if at >= expires {
             (count, expires) = (0, at + window);
         }
         count += 1;
         count <= limit
-    });
+    })
+    .await;
     assert_eq!(set_if_absent, [true; 4]);
-    assert_eq!(
-        most_in_a_window(&at, &set_if_absent, window),
-        3,
-        "the wrong design shows its fault"
-    );
-
-    let passed = ours(Quota::new(limit, window), &at).await;
-    assert_eq!(passed, [true, true, true, false]);
-    assert_eq!(most_in_a_window(&at, &passed, window), 2);
+    assert_eq!(most_in_a_window(&at, &set_if_absent, window), 3, "{SHOWN}");
+    assert_eq!(ours, [true, true, true, false]);
+    assert_eq!(most_in_a_window(&at, &ours, window), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn renewed_ttl_counter_never_forgets() {
-    let (limit, window) = (2, 10 * MINUTE);
-    let at = minutes([0, 7, 11]);
-
+    let (limit, window, at) = (2, 10 * MINUTE, minutes([0, 7, 11]));
     let (mut count, mut expires) = (0, Duration::ZERO);
-    let renewing = at.map(|at| {
+    let [renewing, ours] = both(Quota::new(limit, window), &at, |at| {
         if at >= expires {
             count = 0;
         }
@@ -92,67 +85,53 @@ async fn renewed_ttl_counter_never_forgets() {
             (count, expires) = (count + 1, at + window);
         }
         passes
-    });
-    assert_eq!(
-        renewing,
-        [true, true, false],
-        "the wrong design shows its fault: one send in 10 min"
-    );
-
-    assert_eq!(ours(Quota::new(limit, window), &at).await, [true, true, true]);
+    })
+    .await;
+    assert_eq!(renewing, [true, true, false], "{SHOWN}: one request in 10 min");
+    assert_eq!(ours, [true, true, true]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn timestamp_member_merges_requests() {
-    let at = [Duration::ZERO; 4];
-
     let mut members = BTreeSet::new();
-    let timestamps = at.map(|at| {
+    let [timestamps, ours] = both(Quota::per_minute(2), &[Duration::ZERO; 4], |at| {
         let passes = members.len() < 2;
         members.insert(at);
         passes
-    });
-    assert_eq!(timestamps, [true; 4], "the wrong design shows its fault");
-
-    assert_eq!(ours(Quota::per_minute(2), &at).await, [true, true, false, false]);
+    })
+    .await;
+    assert_eq!(timestamps, [true; 4], "{SHOWN}");
+    assert_eq!(ours, [true, true, false, false]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn scores_in_seconds_blur_the_boundary() {
     let at = [0, 900, 1_850, 2_000].map(Duration::from_millis);
-
     let mut log: Vec<u64> = Vec::new();
-    let whole_seconds = at.map(|at| {
+    let [whole_seconds, ours] = both(Quota::per_second(1), &at, |at| {
         log.retain(|timestamp| at.as_secs() - timestamp < 1);
         let passes = log.is_empty();
         if passes {
             log.push(at.as_secs());
         }
         passes
-    });
-    let window = Duration::from_secs(1);
-    assert_eq!(
-        most_in_a_window(&at, &whole_seconds, window),
-        2,
-        "the wrong design shows its fault"
-    );
-
-    let passed = ours(Quota::per_second(1), &at).await;
-    assert_eq!(passed, [true, false, true, false]);
+    })
+    .await;
+    assert_eq!(most_in_a_window(&at, &whole_seconds, Duration::from_secs(1)), 2, "{SHOWN}");
+    assert_eq!(ours, [true, false, true, false]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn counting_denials_locks_clients_out() {
     let at: Vec<_> = (0..130).map(Duration::from_secs).collect();
-
     let mut log: Vec<Duration> = Vec::new();
-    let counts_refused = at.iter().map(|at| {
-        log.retain(|timestamp| *timestamp + MINUTE > *at);
-        log.push(*at);
+    let [counts_refused, ours] = both(Quota::per_minute(5), &at, |at| {
+        log.retain(|timestamp| *timestamp + MINUTE > at);
+        log.push(at);
         log.len() <= 5
-    });
-    assert_eq!(counts_refused.filter(|passes| *passes).count(), 5, "the wrong design: for ever");
-
-    let passed = ours(Quota::per_minute(5), &at).await;
-    assert_eq!(passed.iter().filter(|passed| **passed).count(), 15, "five in each minute");
+    })
+    .await;
+    let count = |passed: Vec<bool>| passed.into_iter().filter(|passed| *passed).count();
+    assert_eq!(count(counts_refused), 5, "{SHOWN}: for ever");
+    assert_eq!(count(ours), 15, "five in each minute");
 }

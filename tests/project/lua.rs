@@ -94,11 +94,8 @@ fn header_names_what_the_code_reads() {
             for (number, name) in slots.iter().filter_map(|slot| Some((slot.number?, slot.name))) {
                 let access = format!("{table}[{number}]");
                 let bound = script.locals().find(|(_, value)| value.contains(&access));
-                assert!(
-                    bound.is_none_or(|(local, _)| local == name),
-                    "{:?}: {access}",
-                    script.path
-                );
+                let is_named = bound.is_none_or(|(local, _)| local == name);
+                assert!(is_named, "{:?}: {access}", script.path);
             }
         }
     }

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 mod guide;
 mod layout;
 mod lua;
-mod manifest;
 mod metrics;
 mod readme;
 

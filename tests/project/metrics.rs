@@ -1,12 +1,12 @@
-//! The metrics that the documentation lists, through an outage and back.
+//! The crate's documentation lists the features and the metrics. The metrics of a full store, whose gauges are sums
+//! over the stores of a process.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use test_support::recorder::RecordedMetrics;
 use test_support::warnings::Warnings;
-use test_support::{Redis, eventually};
-use tower_sliding_window::{FailurePolicy, Limiter, MemoryStore, Policy, Quota, RedisStore};
+use tower_sliding_window::{Limiter, MemoryStore, Quota};
 use uuid::Uuid;
 
 /// Returns how many warnings there are, all of them about an in-process store.
@@ -15,55 +15,6 @@ fn of_memory(warnings: &Warnings) -> usize {
     assert!(lines.iter().all(|line| line.contains("in-process store")), "{lines:?}");
     lines.len()
 }
-
-#[tokio::test]
-async fn outage_metrics_from_error_to_write_back() {
-    let (recorded, _recorder) = RecordedMetrics::listen();
-
-    let mut redis = Redis::start().await;
-    let store = RedisStore::connect(redis.url()).await.unwrap();
-    let policy = Policy::new("user").quota(Quota::per_hour(3));
-    let local = Limiter::new(policy.clone(), store.clone());
-    let open = local.clone().failure_policy(FailurePolicy::Open);
-    let closed = local.clone().failure_policy(FailurePolicy::Closed);
-    assert!(local.check("alice").await.unwrap().is_admitted());
-    assert_eq!(recorded.available(), 1.0);
-    let admitted = "sliding_window_decisions_total{policy=user,outcome=admitted}";
-    assert_eq!(recorded.count(admitted), 1);
-
-    redis.kill();
-    for admitted in [true, true, false] {
-        assert_eq!(local.check("alice").await.unwrap().is_admitted(), admitted);
-    }
-    let _ = open.check("alice").await.unwrap();
-    closed.check("alice").await.unwrap_err();
-    for (labels, count) in [
-        ("local,outcome=admitted", 2),
-        ("local,outcome=denied", 1),
-        ("open,outcome=admitted", 1),
-        ("closed,outcome=refused", 1),
-    ] {
-        let name = "sliding_window_fallback_decisions_total";
-        assert_eq!(
-            recorded.count(&format!("{name}{{failure_policy={labels}}}")),
-            count,
-            "{labels}"
-        );
-    }
-    assert_eq!(recorded.count(admitted), 4, "with those of this process and of the open policy");
-    assert_eq!(recorded.available(), 0.0);
-    let errors = ["unreachable", "timeout", "disconnected", "unavailable"]
-        .map(|it| recorded.count(&format!("sliding_window_store_errors_total{{kind={it}}}")));
-    assert_eq!(errors.iter().sum::<u64>(), 5, "one a request: {errors:?}");
-
-    redis.start_again();
-    let written = || recorded.count("sliding_window_written_back_total{}");
-    eventually("both are written back", async || written() >= 2).await;
-    assert_eq!(recorded.available(), 1.0);
-}
-
-/// Held by each test that fills a store: the gauges are sums over all stores of the process.
-static FILLING: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Fills a store whose logs run out after a minute up to so many.
 async fn fill(store: &MemoryStore, logs: usize) {
@@ -74,11 +25,11 @@ async fn fill(store: &MemoryStore, logs: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn filling_store_warns_at_80_percent() {
-    let _alone = FILLING.lock().await;
+async fn filling_store_warns_at_80_percent_and_counts_its_refusals() {
     let (recorded, _recorder) = RecordedMetrics::listen();
     let (warnings, _subscriber) = Warnings::listen();
     let nearly_full = || recorded.gauge("sliding_window_memory_nearly_full{}");
+    let refusals = || recorded.count("sliding_window_memory_full_total{}");
     let store = MemoryStore::with_capacity(10);
     fill(&store, 7).await;
     assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 0));
@@ -92,6 +43,11 @@ async fn filling_store_warns_at_80_percent() {
     assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 1));
     fill(&store, 10).await;
     assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 1), "once, however full it gets");
+    assert_eq!(refusals(), 0);
+    for key in 0..5 {
+        limiter.check(key).await.unwrap_err();
+    }
+    assert_eq!(refusals(), 5);
 
     let other = MemoryStore::with_capacity(10);
     fill(&other, 10).await;
@@ -100,28 +56,10 @@ async fn filling_store_warns_at_80_percent() {
     assert_eq!(nearly_full(), 1.0, "a store that is gone is not full");
 
     tokio::time::advance(Duration::from_secs(60)).await;
-    let _ = limiter.check("alice").await.unwrap();
-    assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 2), "there is room again");
+    assert!(limiter.check(0).await.unwrap().is_admitted(), "there is room again");
+    assert_eq!((nearly_full(), of_memory(&warnings), refusals()), (0.0, 2, 5));
     fill(&store, 10).await;
     assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 3), "and it is filled again");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_full_store_counts_its_refusals() {
-    let _alone = FILLING.lock().await;
-    let (recorded, _recorder) = RecordedMetrics::listen();
-    let full = || recorded.count("sliding_window_memory_full_total{}");
-    let store = MemoryStore::with_capacity(10);
-    fill(&store, 10).await;
-    assert_eq!(full(), 0);
-    let limiter = Limiter::new(Quota::per_minute(1), store);
-    for key in 0..5 {
-        limiter.check(key).await.unwrap_err();
-    }
-    assert_eq!(full(), 5);
-    tokio::time::advance(Duration::from_secs(60)).await;
-    assert!(limiter.check(0).await.unwrap().is_admitted(), "room was made for this one");
-    assert_eq!(full(), 5);
 }
 
 #[test]
@@ -139,4 +77,32 @@ fn documentation_lists_every_metric() {
     let reporting: String = reporting.chain([source("src/telemetry.rs")]).collect();
     assert_eq!(names(&listed), names(&reporting));
     assert_eq!(names(&listed), described);
+}
+
+const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
+const CRATE_DOCS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs"));
+
+/// Returns each feature of Cargo.toml, and whether it is on by default.
+fn features() -> BTreeMap<&'static str, bool> {
+    let section = MANIFEST.split("\n[features]\n").nth(1).expect("features");
+    let lines = section.lines().take_while(|line| !line.starts_with('['));
+    let features: BTreeMap<_, _> = lines.filter_map(|line| line.split_once(" = ")).collect();
+    let default = features["default"];
+    let is_default = |name: &str| default.contains(&format!("\"{name}\""));
+    let names = features.keys().filter(|name| **name != "default");
+    names.map(|name| (*name, is_default(name))).collect()
+}
+
+/// Returns each feature of the table in the crate's documentation, and whether it is on by default.
+fn documented() -> BTreeMap<&'static str, bool> {
+    let table = CRATE_DOCS.split("//! # Features\n").nth(1).expect("a section");
+    let lines = table.lines().take_while(|line| !line.starts_with("//! # "));
+    let rows = lines.filter_map(|line| line.strip_prefix("//! | `"));
+    let cells = rows.filter_map(|row| row.split_once("` | "));
+    cells.map(|(name, rest)| (name, rest.starts_with("yes "))).collect()
+}
+
+#[test]
+fn crate_docs_list_every_feature() {
+    assert_eq!(documented(), features());
 }

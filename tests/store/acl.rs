@@ -1,9 +1,13 @@
-//! The Redis user of the README has the rights for all that the crate does, and no others.
+//! The Redis user of the README has the rights for all that the crate does, and no others. And TLS behind Sentinels:
+//! the master gets no plain text either.
 
+use std::fs::read;
 use std::time::Duration;
 
 use test_support::acl::{May, make_user};
-use test_support::{Cluster, Redis};
+use test_support::proxy::Proxy;
+use test_support::tls::{self, Certificates};
+use test_support::{Cluster, MASTER, Redis, Sentinel, patient};
 use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{Bans, FailurePolicy, Limiter, Policy, Quota, RedisStore};
 
@@ -24,6 +28,7 @@ async fn all_but_the_list(servers: RedisServers) -> Bans {
     let struck = limiter.check("alice").await.unwrap();
     assert!(struck.denied().unwrap().retry_after() > Duration::ZERO);
     limiter.reset("alice").await.unwrap();
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 1, "the log is empty");
     let bans = Bans::new(policy(), store);
     assert!(bans.get("alice").await.unwrap().is_some(), "the one strike was a ban");
     assert!(bans.lift("alice").await.unwrap());
@@ -40,26 +45,48 @@ async fn on_one_server() {
 }
 
 #[tokio::test]
-async fn on_a_cluster() {
+async fn on_a_cluster_and_nothing_else() {
     let cluster = Cluster::start().await;
     let mut urls = Vec::new();
     for node in &cluster.nodes {
         urls.push(make_user(node, May::DoAllOnACluster).await);
     }
+    let theirs = redis::Client::open(urls[0].clone()).unwrap();
     all_but_the_list(RedisServers::cluster(urls).unwrap()).await;
-}
-
-#[tokio::test]
-async fn and_nothing_else() {
-    let redis = Redis::start().await;
-    let url = make_user(&redis, May::DoAllOnACluster).await;
-    let mut theirs =
-        redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
+    let mut theirs = theirs.get_multiplexed_async_connection().await.unwrap();
     for forbidden in
         [&["INCR", "limiter:x"][..], &["FLUSHALL"], &["ZCARD", "other"], &["CLUSTER", "RESET"]]
     {
         let mut command = redis::cmd(forbidden[0]);
         let refused = command.arg(&forbidden[1..]).exec_async(&mut theirs).await.unwrap_err();
         assert_eq!(refused.code(), Some("NOPERM"), "{forbidden:?}");
+    }
+}
+
+/// The first byte of a TLS connection: a handshake record (RFC 8446, section 5.1).
+const HANDSHAKE: u8 = 22;
+
+#[tokio::test]
+async fn master_named_by_sentinels_gets_tls() {
+    let master = Redis::start().await;
+    let proxy = Proxy::to(master.port()).await;
+    let sentinel = Sentinel::start(proxy.port()).await;
+    let files = Certificates::make();
+    let Certificates { certificate, key, authority, .. } = &files;
+    let port = tls::in_front_of(sentinel.server.port(), &files).await;
+    let servers = RedisServers::sentinel([format!("rediss://127.0.0.1:{port}")], MASTER)
+        .unwrap()
+        .root_certificate(read(authority).unwrap())
+        .client_certificate(read(certificate).unwrap(), read(key).unwrap());
+
+    // The master knows no TLS.
+    patient().connect(servers).await.expect_err("a master without TLS");
+    let beginnings = proxy.beginnings();
+    let (tls, plain): (Vec<_>, Vec<_>) =
+        beginnings.iter().partition(|bytes| bytes.first() == Some(&HANDSHAKE));
+    assert!(!tls.is_empty(), "the store has not found the master");
+    for bytes in plain {
+        let text = String::from_utf8_lossy(bytes);
+        assert!(text.contains("sentinel-"), "not from the Sentinel: {text:?}");
     }
 }

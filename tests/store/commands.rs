@@ -2,15 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use test_support::{Cluster, Redis, eventually};
+use test_support::{Cluster, Redis, eventually, patient_store};
 use tower_sliding_window::store::{RedisCommands, RedisScript, RedisServers};
-use tower_sliding_window::{Key, RedisStore, StoreError};
+use tower_sliding_window::{RedisStore, StoreError};
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
 async fn commands(servers: RedisServers) -> RedisCommands {
-    let builder = RedisStore::builder().response_timeout(Duration::from_secs(10));
-    builder.connect(servers).await.unwrap().commands()
+    patient_store(servers).await.commands()
 }
 
 async fn get(commands: &RedisCommands, key: &str) -> Result<Option<u32>, StoreError> {
@@ -42,16 +41,6 @@ async fn commands_pipelines_and_scripts_reply() {
     let none = RedisScript::new("return #KEYS + #ARGV");
     let (keys, arguments): ([&str; 0], [&str; 0]) = ([], []);
     assert_eq!(commands.script::<u32>(&none, &keys, &arguments).await.unwrap(), 0);
-}
-
-#[tokio::test]
-async fn names_of_a_key_are_safe_and_in_one_slot() {
-    let redis = Redis::start().await;
-    let commands = commands(RedisServers::one(redis.url()).unwrap()).await;
-    let name = commands.key_name(&Key::from("a}b%"), "chat:storm:log");
-    assert_eq!(name, b"tsw:{=a%7Db%25}:chat:storm:log");
-    let long = commands.key_name(&Key::from("k".repeat(1_000_000)), "chat:storm:log");
-    assert!(long.len() < 100, "{}", long.len());
 }
 
 #[tokio::test]

@@ -8,5 +8,3 @@ mod explain;
 mod memory;
 mod metrics;
 mod redis;
-mod sentinel_tls;
-mod shared_log;

@@ -10,7 +10,8 @@ use http::HeaderValue;
 use serde_json::{Value, json};
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::proxy::{Fault, Proxy};
-use test_support::server_process::{HttpResponse, Server, cannot_start, refuses};
+use test_support::requests::HttpResponse;
+use test_support::server_process::{Server, cannot_start, refuses};
 use test_support::{Redis, eventually};
 use tokio::time::timeout;
 
@@ -294,7 +295,7 @@ async fn posting_has_a_quota_muted_or_not_and_a_room_shows_the_newest_hundred() 
         }
         let denied = post(&server, "/private/bob", user, HELLO).await;
         assert!(denied.problem(429).ends_with("#quota-exceeded"), "{denied:?}");
-        assert!(denied.retry_after() <= 10, "{denied:?}");
+        assert!(denied.retry_after().unwrap() <= 10, "{denied:?}");
         seen(&server, ROOM, user).await;
     }
     for number in 0..99 {

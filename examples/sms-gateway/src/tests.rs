@@ -106,7 +106,7 @@ impl App {
     async fn refused_by(&self, institution: &str, to: &str, names: &[&str]) -> HttpResponse {
         let answer = self.sms(institution, to).await;
         assert_eq!(answer.status, 429, "{answer:?}");
-        assert_eq!(answer.problem()["violated-policies"], json!(names));
+        assert_eq!(answer.document()["violated-policies"], json!(names));
         answer
     }
 }
@@ -189,7 +189,7 @@ async fn one_institution_takes_no_more_than_its_share() {
         app.refused_by("bank", &to(0), &[own, all]).await;
         // A text that no wait makes fit in the share.
         let long = app.message("bank", &to(1), &"a".repeat(400)).await;
-        assert_eq!((long.status.as_u16(), &long.problem()["level"]), (422, &own.into()));
+        assert_eq!((long.status.as_u16(), &long.document()["level"]), (422, &own.into()));
     }
 }
 
@@ -201,7 +201,7 @@ async fn the_longest_prefix_decides_and_others_are_refused() {
     app.is_sent("shop", ALICE).await;
     let refused = app.sms("shop", &to(0)).await;
     assert_eq!(refused.status, 403, "{refused:?}");
-    assert_eq!(refused.problem()["type"], "/problems/unknown-destination");
+    assert_eq!(refused.document()["type"], "/problems/unknown-destination");
 }
 
 #[tokio::test(start_paused = true)]
@@ -220,7 +220,7 @@ async fn an_empty_bucket_is_a_503_with_a_true_wait_and_counts_nowhere() {
     // What the levels refuse takes no token.
     for _ in 0..5 {
         let refused = app.message("bank", ALICE, &three_parts).await;
-        assert_eq!(refused.problem()["violated-policies"], json!(["receiver"]));
+        assert_eq!(refused.document()["violated-policies"], json!(["receiver"]));
     }
     assert_eq!(app.message("bank", ALICE, "你你").await.status, 202, "two of eight are left");
     let refused = json!({ "bank": { "global": 2, "receiver": 5 } });
@@ -235,7 +235,7 @@ async fn a_text_that_never_fits_is_refused_for_good() {
         app.set("receiver", limit).await;
         let refused = app.message("bank", ALICE, &"a".repeat(153 * parts)).await;
         assert_eq!((refused.status.as_u16(), refused.retry_after()), (422, None), "{refused:?}");
-        let members = ["level", "parts", "most"].map(|it| refused.problem()[it].clone());
+        let members = ["level", "parts", "most"].map(|it| refused.document()[it].clone());
         assert_eq!(members, [json!(level), json!(parts), json!(most)]);
     }
 }
@@ -480,7 +480,7 @@ async fn members_come_and_go_while_it_runs() {
     assert_eq!(app.operator("DELETE", "/policies/channels/otp", "").await.status, 200);
     let refused = app.sms("bank", ALICE).await;
     assert_eq!(refused.status, 403);
-    assert_eq!(refused.problem()["type"], "/problems/unknown-channel");
+    assert_eq!(refused.document()["type"], "/problems/unknown-channel");
 }
 
 #[tokio::test(start_paused = true)]
@@ -504,7 +504,7 @@ async fn wrong_policies_change_nothing_and_say_why() {
         next["policies"][part] = value.clone();
         let refused = app.operator("PUT", "/policies", &next.to_string()).await;
         assert_eq!(refused.status, status, "{part} {value}: {refused:?}");
-        let detail = refused.problem()["detail"].as_str().unwrap().to_owned();
+        let detail = refused.document()["detail"].as_str().unwrap().to_owned();
         assert!(detail.contains(says), "{says}: {detail}");
     }
     for (method, path, limit, status) in [
@@ -549,7 +549,7 @@ async fn a_malformed_message_is_refused() {
         let request = Request::builder().method("POST").uri("/sms").body(Body::from(body.clone()));
         let answer = send(&app.clients, request.unwrap()).await;
         assert_eq!(answer.status, status, "{answer:?}");
-        let said = answer.problem()["detail"].as_str().unwrap_or_default().to_owned();
+        let said = answer.document()["detail"].as_str().unwrap_or_default().to_owned();
         assert!(said.contains(part) && !said.contains("stranger"), "{body}: {said}");
     }
 }

@@ -7,7 +7,8 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 use tempfile::TempPath;
 use test_support::acl::{May, make_user, nothing_was_refused};
-use test_support::server_process::{HttpResponse, Server, cannot_start, refuses, run};
+use test_support::requests::HttpResponse;
+use test_support::server_process::{Server, cannot_start, fails, refuses};
 use test_support::{Redis, eventually};
 use tokio::task::JoinHandle;
 
@@ -145,7 +146,7 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
     assert_eq!(sent_by_both([&local, &local], ALICE).await, 2);
     let refused = sms(&closed, "bank", BOB).await;
     assert!(refused.problem(503).ends_with("#temporary-reduced-capacity"));
-    refused.retry_after();
+    assert!(refused.retry_after().is_some());
     assert_eq!(put(&local, "/policies/receiver", "9/1h").await, 503);
     let is_stale = async |server: &Server| {
         operator(server, "GET", "/policies", "").await.json()["stale"] == true
@@ -277,9 +278,7 @@ fn a_failed_start_names_the_way_out() {
     ] {
         let file = policy_file(&text);
         let named = ["--listen", "127.0.0.1:0", "--policies", file.to_str().unwrap()];
-        let output = run(GATEWAY, &[&named, flags].concat());
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{stderr}");
-        assert!(stderr.contains(part) && stderr.contains("hint: "), "{part}: {stderr}");
+        let logs = fails(GATEWAY, &[&named, flags].concat(), 1, part);
+        assert!(logs.contains("hint: "), "{part}: {logs}");
     }
 }

@@ -95,14 +95,10 @@ impl Cluster {
         loop {
             let keys: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await;
             let Some(key) = keys.first() else { break };
-            let migrated: redis::Value =
-                from.run(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]).await;
-            drop(migrated);
+            let migrate = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+            from.run::<redis::Value>(&migrate).await;
         }
-        for node in [to, from] {
-            node.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
-        }
-        for node in &self.nodes[..PRIMARIES] {
+        for node in [to, from].into_iter().chain(&self.nodes[..PRIMARIES]) {
             node.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
         }
     }

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{DecidedBy, FailurePolicy};
 
-use crate::load::{HttpResponse, LIMIT, Load, Responses, USERS, WINDOW};
+use crate::load::{Answered, LIMIT, Load, Responses, USERS, WINDOW};
 
 /// The response timeout of the stores under test: the default.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
@@ -101,8 +101,8 @@ impl Fault {
     /// Writes the fault's row.
     pub fn report(&self, during: &Responses, over: usize) {
         let during = during.those(|answer| answer.user < USERS);
-        let slowest = during.0.iter().map(HttpResponse::took).max().unwrap_or_default();
-        let here = |it: &HttpResponse| it.decided_by == Some(DecidedBy::LocalLog);
+        let slowest = during.0.iter().map(Answered::took).max().unwrap_or_default();
+        let here = |it: &Answered| it.decided_by == Some(DecidedBy::LocalLog);
         let bound = match self.over_admission {
             0 => "0".to_owned(),
             bound if bound == LIMIT as usize => "the limit".to_owned(),

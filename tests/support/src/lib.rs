@@ -19,7 +19,6 @@ pub mod server_process;
 mod stores;
 pub mod tls;
 pub mod warnings;
-mod worker;
 
 use std::time::Duration;
 
@@ -27,11 +26,10 @@ use tokio::time::{Instant, sleep};
 use tower_sliding_window::{Admitted, Decision, Limiter};
 
 pub use cluster::Cluster;
-pub use process::{Process, memory_kb};
+pub use process::{Process, Worker, memory_kb};
 pub use redis_server::Redis;
 pub use sentinel::{MASTER, Sentinel, Sentinels};
 pub use stores::{StubStore, outcome, patient, patient_store};
-pub use worker::Worker;
 
 /// Checks a key, and returns whether it was admitted.
 pub async fn admit(limiter: &Limiter, key: &str) -> bool {
@@ -45,18 +43,12 @@ pub async fn admit_cost(limiter: &Limiter, cost: u32) -> Admitted {
 
 /// Returns the admission that a decision must be.
 pub fn admitted(decision: Decision) -> Admitted {
-    match decision {
-        Decision::Admitted(admitted) => admitted,
-        Decision::Denied(denied) => panic!("{denied:?}"),
-    }
+    decision.admitted().cloned().unwrap_or_else(|| panic!("{decision:?}"))
 }
 
 /// Checks a key that must be denied, and returns how long it has to wait.
 pub async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
-    match limiter.check(key).await.unwrap() {
-        Decision::Denied(denied) => denied.retry_after(),
-        Decision::Admitted(_) => panic!("admitted"),
-    }
+    limiter.check(key).await.unwrap().denied().expect("a denial").retry_after()
 }
 
 /// Waits until a condition holds.

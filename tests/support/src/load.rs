@@ -33,7 +33,7 @@ const HANG: Duration = Duration::from_secs(10);
 
 /// One request and its answer.
 #[derive(Clone, Debug)]
-pub struct HttpResponse {
+pub struct Answered {
     /// From [`USERS`] on it is one of the crowd, of which each comes once.
     pub user: usize,
     /// When it was sent.
@@ -46,7 +46,7 @@ pub struct HttpResponse {
     pub decided_by: Option<DecidedBy>,
 }
 
-impl HttpResponse {
+impl Answered {
     /// Returns how long the answer took.
     pub fn took(&self) -> Duration {
         self.received.duration_since(self.sent)
@@ -57,7 +57,7 @@ impl HttpResponse {
 pub struct Load {
     going_on: Arc<AtomicBool>,
     tasks: JoinSet<()>,
-    answers: Arc<Mutex<Vec<HttpResponse>>>,
+    answers: Arc<Mutex<Vec<Answered>>>,
 }
 
 impl Load {
@@ -70,12 +70,6 @@ impl Load {
         let layer = SlidingWindowLayer::new(user_policy(), key::header("x-user-id"), store)
             .rule(everyone, key::constant("everyone"));
         Self::with_crowd(layer.failure_policy(on_failure), CROWD_TASKS)
-    }
-
-    /// Begins to send requests to a layer with the one rule by user.
-    pub fn of_one_rule(store: impl Store, on_failure: FailurePolicy) -> Self {
-        let layer = SlidingWindowLayer::new(user_policy(), key::header("x-user-id"), store);
-        Self::through(layer.failure_policy(on_failure))
     }
 
     /// Begins to send requests through a layer whose key is the header `x-user-id`.
@@ -109,7 +103,7 @@ impl Load {
                     let response = tokio::time::timeout(HANG, service.clone().oneshot(request));
                     let response = response.await.expect("no answer hangs").unwrap();
                     let decided_by = response.extensions().get::<Option<DecidedBy>>().copied();
-                    answers.lock().unwrap().push(HttpResponse {
+                    answers.lock().unwrap().push(Answered {
                         user,
                         sent,
                         received: Instant::now(),
@@ -162,12 +156,13 @@ impl Load {
     }
 }
 
-fn user_policy() -> Policy {
+/// The policy of the users.
+pub fn user_policy() -> Policy {
     Policy::new("user").quota(Quota::new(LIMIT, WINDOW))
 }
 
 /// The answers of a whole test.
-pub struct Responses(pub Vec<HttpResponse>);
+pub struct Responses(pub Vec<Answered>);
 
 impl Responses {
     /// Returns those that were sent in a span of time.
@@ -176,12 +171,12 @@ impl Responses {
     }
 
     /// Returns those of which something holds.
-    pub fn those(&self, are_so: impl Fn(&HttpResponse) -> bool) -> Self {
+    pub fn those(&self, are_so: impl Fn(&Answered) -> bool) -> Self {
         Self(self.0.iter().filter(|answer| are_so(answer)).cloned().collect())
     }
 
     /// Counts the answers of which something holds.
-    pub fn count(&self, is_so: impl Fn(&HttpResponse) -> bool) -> usize {
+    pub fn count(&self, is_so: impl Fn(&Answered) -> bool) -> usize {
         self.0.iter().filter(|answer| is_so(answer)).count()
     }
 
@@ -211,18 +206,18 @@ impl Responses {
     }
 
     /// Returns what was admitted in the fullest window of any user, as far as that is certain.
-    pub fn fullest(&self) -> Vec<&HttpResponse> {
-        let mut by_user: HashMap<usize, Vec<&HttpResponse>> = HashMap::new();
+    pub fn fullest(&self) -> Vec<&Answered> {
+        let mut by_user: HashMap<usize, Vec<&Answered>> = HashMap::new();
         for answer in self.0.iter().filter(|answer| answer.status == StatusCode::OK) {
             by_user.entry(answer.user).or_default().push(answer);
         }
         let mut fullest = Vec::new();
         for admitted in by_user.values() {
             for first in admitted {
-                let surely_within = |it: &&&HttpResponse| {
+                let surely_within = |it: &&&Answered| {
                     it.sent >= first.sent && it.received.duration_since(first.sent) < WINDOW
                 };
-                let within: Vec<&HttpResponse> =
+                let within: Vec<&Answered> =
                     admitted.iter().filter(surely_within).copied().collect();
                 if within.len() > fullest.len() {
                     fullest = within;
@@ -239,10 +234,7 @@ impl Responses {
         let least = ((windows - 1.5).max(1.0) * f64::from(LIMIT)) as usize;
         for user in 0..USERS {
             let admitted = self.count(|it| it.user == user && it.status == StatusCode::OK);
-            assert!(
-                admitted >= least,
-                "user {user} was admitted {admitted} times in {windows:.1} windows"
-            );
+            assert!(admitted >= least, "user {user}: {admitted} in {windows:.1} windows");
         }
     }
 }

@@ -47,12 +47,13 @@ impl Program {
         Self { process, stdin, stdout, logs: Some(logs), logged }
     }
 
-    /// Gives a program all of its input at once, and returns its exit code, its lines and its logs.
+    /// Runs a program with all of its input at once, and returns its exit code, its lines and its logs.
     pub fn fed(
-        command: &mut Command,
+        program: &str,
+        arguments: &[&str],
         input: impl AsRef<[u8]>,
     ) -> (Option<i32>, Vec<String>, String) {
-        let mut program = Self::start(command);
+        let mut program = Self::start(&mut command(program, arguments));
         program.write(input);
         program.end_input();
         let (status, logs, lines) = program.stopped();

@@ -1,10 +1,13 @@
 //! Requests, an inner service and its answers, for the tests of the HTTP side.
 
 use std::convert::Infallible;
+use std::fmt::Debug;
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
+use http_body::Body;
 use http_body_util::{BodyExt, Full};
+use serde_json::Value;
 use tower::{Service, ServiceExt};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{PolicyHandle, SlidingWindowLayer, key};
@@ -21,20 +24,47 @@ pub struct HttpResponse {
 }
 
 impl HttpResponse {
+    /// Reads a response to its end.
+    pub async fn read<B>(response: Response<B>) -> Self
+    where
+        B: Body<Error: Debug>,
+    {
+        let (head, body) = response.into_parts();
+        let body = body.collect().await.expect("a whole body").to_bytes();
+        let body = String::from_utf8(body.to_vec()).expect("a body in UTF-8");
+        Self { status: head.status, headers: head.headers, body }
+    }
+
     /// Reads a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("a header in ASCII"))
     }
 
-    /// Reads the seconds of `Retry-After`.
+    /// Reads the seconds of `Retry-After`, which are at least one.
     pub fn retry_after(&self) -> Option<u64> {
-        self.header("retry-after").map(|value| value.parse().expect("whole seconds"))
+        let seconds = self.header("retry-after").map(|it| it.parse().expect("whole seconds"));
+        assert_ne!(seconds, Some(0), "{self:?}");
+        seconds
     }
 
-    /// Reads the problem document.
-    pub fn problem(&self) -> serde_json::Value {
-        assert_eq!(self.header("content-type"), Some("application/problem+json"));
-        serde_json::from_str(&self.body).expect("a problem document")
+    /// Reads the body as JSON.
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Reads the problem document, which has the status of the response.
+    pub fn document(&self) -> Value {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let document = self.json();
+        assert_eq!(document["status"], self.status.as_u16(), "{document}");
+        assert!(!document["title"].as_str().unwrap().is_empty(), "{document}");
+        document
+    }
+
+    /// Checks that this is a problem document of that status, and returns its type.
+    pub fn problem(&self, status: u16) -> String {
+        assert_eq!(self.status, status, "{self:?}");
+        self.document()["type"].as_str().unwrap().to_owned()
     }
 }
 
@@ -65,25 +95,17 @@ pub fn by_user(policy: impl Into<PolicyHandle>, store: impl Store) -> SlidingWin
 /// Sends a request to a clone of the service, as a server does for each connection.
 pub async fn send<S, ReqBody, ResBody>(service: &S, request: Request<ReqBody>) -> HttpResponse
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
-    S::Error: std::fmt::Debug,
-    ResBody: http_body::Body,
-    ResBody::Error: std::fmt::Debug,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>, Error: Debug> + Clone,
+    ResBody: Body<Error: Debug>,
 {
-    let response = service.clone().oneshot(request).await.expect("no error");
-    let (head, body) = response.into_parts();
-    let body = body.collect().await.expect("a whole body").to_bytes();
-    let body = String::from_utf8(body.to_vec()).expect("a body in UTF-8");
-    HttpResponse { status: head.status, headers: head.headers, body }
+    HttpResponse::read(service.clone().oneshot(request).await.expect("no error")).await
 }
 
 /// Sends a request of `user` and returns the status of the answer.
 pub async fn status<S, ResBody>(service: &S, user: &str) -> StatusCode
 where
-    S: Service<Request<String>, Response = Response<ResBody>> + Clone,
-    S::Error: std::fmt::Debug,
-    ResBody: http_body::Body,
-    ResBody::Error: std::fmt::Debug,
+    S: Service<Request<String>, Response = Response<ResBody>, Error: Debug> + Clone,
+    ResBody: Body<Error: Debug>,
 {
     send(service, from_user(user)).await.status
 }

@@ -11,9 +11,8 @@ pub const MASTER: &str = "shop";
 pub struct Sentinels {
     /// The master at the start.
     pub master: Redis,
-    /// Its first replica.
-    pub replica: Redis,
-    others: Vec<Redis>,
+    /// Its replicas.
+    pub replicas: Vec<Redis>,
     sentinels: Vec<Sentinel>,
 }
 
@@ -25,36 +24,29 @@ pub struct Sentinel {
 }
 
 impl Sentinels {
-    /// Starts all of them, with one replica, and waits until the Sentinels know each other and it.
-    pub async fn start() -> Self {
-        Self::with_replicas(1).await
-    }
-
-    /// Starts all of them, with so many replicas.
+    /// Starts all of them, with so many replicas, and waits until the Sentinels know each other and these.
     pub async fn with_replicas(count: usize) -> Self {
         let master = Redis::start().await;
         let port = master.port().to_string();
-        let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
-        let mut others = Vec::new();
-        for _ in 1..count {
-            others.push(Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await);
+        let (mut replicas, mut sentinels) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            replicas.push(Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await);
         }
-        let mut sentinels = Vec::new();
         for _ in 0..3 {
             sentinels.push(Sentinel::start(master.port()).await);
         }
-        let all = Self { master, replica, others, sentinels };
+        let all = Self { master, replicas, sentinels };
         eventually("the Sentinels find each other", async || all.know_each_other().await).await;
         all
     }
 
     async fn know_each_other(&self) -> bool {
         let mut known = true;
-        for replica in std::iter::once(&self.replica).chain(&self.others) {
+        for replica in &self.replicas {
             let replication: String = replica.run(&["INFO", "replication"]).await;
             known &= replication.contains("master_link_status:up");
         }
-        let wanted = format!("slaves={},sentinels=3", 1 + self.others.len());
+        let wanted = format!("slaves={},sentinels=3", self.replicas.len());
         for sentinel in &self.sentinels {
             let info: String = sentinel.server.run(&["INFO", "sentinel"]).await;
             known &= info.contains(&wanted);

@@ -1,18 +1,17 @@
 //! A server as a user runs it: a process with flags, a port, logs and an exit code.
 
-use std::process::{ExitStatus, Output};
+use std::process::ExitStatus;
 
-use axum::body::{Body, Bytes};
+use axum::body::Body;
+use http::Request;
 use http::request::Builder;
-use http::{HeaderMap, Request, StatusCode};
-use http_body_util::BodyExt;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::program::{Program, command};
+use crate::requests::HttpResponse;
 
 /// A running server. It is killed if the test ends before it does.
 pub struct Server {
@@ -110,71 +109,25 @@ impl Server {
     }
 }
 
-/// Runs a program that ends by itself.
-pub fn run(program: &str, arguments: &[&str]) -> Output {
-    let mut running = Program::start(&mut command(program, arguments));
-    running.end_input();
-    let (status, stderr, lines) = running.stopped();
-    let stdout = lines.iter().map(|line| format!("{line}\n")).collect::<String>().into_bytes();
-    Output { status, stdout, stderr: stderr.into_bytes() }
-}
-
-/// An answer, read to its end.
-#[derive(Debug)]
-pub struct HttpResponse {
-    /// Its status.
-    pub status: StatusCode,
-    /// Its headers.
-    pub headers: HeaderMap,
-    /// Its body.
-    pub body: Bytes,
-}
-
-impl HttpResponse {
-    /// Reads a header that must be there.
-    pub fn header(&self, name: &str) -> &str {
-        let value = self.headers.get(name).unwrap_or_else(|| panic!("no {name}: {self:?}"));
-        value.to_str().unwrap()
-    }
-
-    /// Reads the body as JSON.
-    pub fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
-    }
-
-    /// Returns the seconds of `Retry-After`, which are at least one.
-    pub fn retry_after(&self) -> u64 {
-        let seconds = self.header("retry-after").parse().unwrap();
-        assert!(seconds >= 1, "{self:?}");
-        seconds
-    }
-
-    /// Checks that this is a problem document of that status, and returns its type.
-    pub fn problem(&self, status: u16) -> String {
-        assert_eq!(self.status, status, "{self:?}");
-        assert_eq!(self.header("content-type"), "application/problem+json");
-        let body = self.json();
-        assert_eq!(body["status"], status, "{body}");
-        assert!(!body["title"].as_str().unwrap().is_empty(), "{body}");
-        body["type"].as_str().unwrap().to_owned()
-    }
-}
-
 async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body) -> HttpResponse {
-    let request = request.body(body).unwrap();
-    let (head, body) = client.request(request).await.expect("an answer").into_parts();
-    let body = body.collect().await.expect("a whole answer").to_bytes();
-    HttpResponse { status: head.status, headers: head.headers, body }
+    let response = client.request(request.body(body).unwrap()).await.expect("an answer");
+    HttpResponse::read(response).await
+}
+
+/// Checks that a program ends with a code when it is given these flags, names what is wrong and prints
+/// nothing. Returns its logs.
+pub fn fails(program: &str, flags: &[&str], code: i32, part: &str) -> String {
+    let (ended, lines, logs) = Program::fed(program, flags, "");
+    assert_eq!(ended, Some(code), "{flags:?}: {logs}");
+    assert!(logs.contains(part), "{flags:?} should name {part:?}: {logs}");
+    assert!(lines.is_empty(), "{flags:?}: {lines:?}");
+    logs
 }
 
 /// Checks that a program exits with 2 when it is given these flags, and names what is wrong.
 pub fn refuses(program: &str, cases: &[(&[&str], &str)]) {
     for (flags, part) in cases {
-        let output = run(program, flags);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{flags:?}: {stderr}");
-        assert!(stderr.contains(part), "{flags:?} should name {part:?}: {stderr}");
-        assert!(output.stdout.is_empty(), "{flags:?}");
+        fails(program, flags, 2, part);
     }
 }
 
@@ -192,11 +145,7 @@ pub fn cannot_start(program: &str) {
         (&["--listen", &taken.1], &taken.1),
     ];
     for (flags, part) in cases {
-        let output = run(program, flags);
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
-        assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");
-        assert!(!stderr.contains("hunter2"), "{stderr}");
-        assert!(output.stdout.is_empty(), "{flags:?}");
+        let logs = fails(program, flags, 1, part);
+        assert!(logs.contains("hint: ") && !logs.contains("hunter2"), "{flags:?}: {logs}");
     }
 }

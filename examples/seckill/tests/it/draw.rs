@@ -3,7 +3,8 @@
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use test_support::server_process::{HttpResponse, Server};
+use test_support::requests::HttpResponse;
+use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 

@@ -16,7 +16,8 @@ mod stock;
 use http::request::Builder;
 use serde_json::{Value, json};
 use test_support::Redis;
-use test_support::server_process::{HttpResponse, Server};
+use test_support::requests::HttpResponse;
+use test_support::server_process::Server;
 use tokio::task::JoinHandle;
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");

@@ -1,7 +1,8 @@
 //! Quotas that an operator changes on every server.
 
 use serde_json::{Value, json};
-use test_support::server_process::{HttpResponse, Server};
+use test_support::requests::HttpResponse;
+use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
 use crate::{ADMIN, alone, ask, on_redis, stop};

@@ -3,7 +3,7 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use test_support::server_process::{Server, cannot_start, refuses, run};
+use test_support::server_process::{Server, cannot_start, fails, refuses};
 use test_support::{Redis, eventually};
 
 use crate::{ADMIN, SECKILL, TOKEN, admin_request, alone, ask, on_redis, stop};
@@ -50,11 +50,9 @@ fn a_failed_start_names_the_way_out() {
         (&["--payment-token", "hunter2"], "16 to 256 characters"),
     ];
     for (flags, part) in cases {
-        let output = run(SECKILL, &[&["--listen", "127.0.0.1:0"], *flags].concat());
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{flags:?}: {stderr}");
-        assert!(stderr.contains(part) && stderr.contains("hint: "), "{flags:?}: {stderr}");
-        assert!(!stderr.contains("hunter2") && !stderr.contains(TOKEN), "{stderr}");
+        let logs = fails(SECKILL, &[&["--listen", "127.0.0.1:0"], *flags].concat(), 1, part);
+        assert!(logs.contains("hint: "), "{flags:?}: {logs}");
+        assert!(!logs.contains("hunter2") && !logs.contains(TOKEN), "{logs}");
     }
 }
 

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 use std::process::Command;
 use std::time::Instant;
 
-use test_support::server_process::{HttpResponse, Server, run};
+use test_support::program::Program;
+use test_support::requests::HttpResponse;
+use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
 use crate::{SECKILL, alone, count, on_redis, responses, sale};
@@ -110,8 +112,9 @@ fn a_sale_under_robots_is_simulated() {
     let sale = ["--server", SECKILL, "--honest", "40", "--bots", "2", "--accounts", "5"];
     let servers =
         ["--stock", "10", "--nat-share", "20", "--", "--ip-quota", "3/60s", "--turn", "8s"];
-    let output = run(env!("CARGO_BIN_EXE_simulate"), &[&sale[..], &servers].concat());
-    let row = String::from_utf8(output.stdout).unwrap();
+    let flags = [&sale[..], &servers].concat();
+    let (_, lines, logs) = Program::fed(env!("CARGO_BIN_EXE_simulate"), &flags, "");
+    let [row] = &lines[..] else { panic!("{lines:?}: {logs}") };
     let row: Vec<_> = row.split('|').map(str::trim).collect();
     // Three accounts of each bot, and three of the five customers behind each address of the carrier.
     assert_eq!(row[1..7], ["draw", "one-shot", "20", "20 %", "10", "15.8 %"], "{row:?}");
