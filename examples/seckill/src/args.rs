@@ -122,7 +122,7 @@ pub(crate) struct Args {
 
     /// Opens the sale at this date and time in UTC, such as 2030-11-11T04:00:00Z: with Redis by its
     /// clock, and otherwise by the clock of this machine. Of two dates the later one holds on every
-    /// server of a prefix that is still closed.
+    /// server of a prefix that is still closed. A sale that is open is not closed again.
     #[arg(long, value_name = "DATETIME", value_parser = date)]
     pub(crate) opens_at: Option<SystemTime>,
 
