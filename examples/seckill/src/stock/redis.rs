@@ -26,6 +26,9 @@ const KEYS: [&str; 9] =
 const LOST: &str = "lost";
 /// How often the levels are read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// After how long every running server has marked what Redis has lost: it reconnects within half a second, and
+/// looks.
+const MARKED_BY: Duration = Duration::from_millis(1500);
 /// How old a level may be that is shown.
 const STALE: Duration = Duration::from_secs(2);
 
@@ -91,7 +94,7 @@ impl RedisStock {
             let exists = redis::cmd("GET").arg(stock.key(sku, "stock")).to_owned();
             if stock.reads.query::<Option<String>>(&exists).await?.is_none() {
                 // It is new, or Redis has lost it: then a running server marks that meanwhile.
-                sleep(2 * LOOK_EVERY).await;
+                sleep(MARKED_BY).await;
                 break;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use test_support::server_process::{HttpResponse, Server, run};
 use test_support::{Redis, eventually};
@@ -92,6 +92,23 @@ async fn a_sku_without_its_orders_is_not_sold_again() {
             assert_eq!(unpaid.problem(503), "/problems/stock-lost");
         }
     }
+}
+
+/// A server that is slow to see the loss, as one is that has to reconnect first.
+#[tokio::test]
+async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[]);
+    server.signal("STOP");
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let url = redis.url();
+    let start = move || run(SECKILL, &["--listen", "127.0.0.1:0", "--redis", &url]);
+    let started = tokio::task::spawn_blocking(start);
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    server.signal("CONT");
+    let refused = started.await.unwrap();
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("Redis has lost the stock of iphone"), "{stderr}");
 }
 
 #[tokio::test]
