@@ -122,7 +122,7 @@ pub(crate) struct Args {
 
     /// Opens the sale at this date and time in UTC, such as 2030-11-11T04:00:00Z: with Redis by its
     /// clock, and otherwise by the clock of this machine. Of two dates the later one holds on every
-    /// server of a prefix that is still closed.
+    /// server of a prefix that is still closed. A sale that is open is not closed again.
     #[arg(long, value_name = "DATETIME", value_parser = date)]
     pub(crate) opens_at: Option<SystemTime>,
 
@@ -204,10 +204,11 @@ fn pay_within(text: &str) -> Result<OrOff<Duration>, FlagError> {
 }
 
 /// Reads a network and how many users an address there may have, written `CIDR=USERS`.
-fn nat(text: &str) -> Result<(IpNet, u32), FlagError> {
-    let (net, users) = text.split_once('=').ok_or("write CIDR=USERS, such as 100.64.0.0/10=500")?;
-    let users: NonZeroU32 = users.parse()?;
-    Ok((net.parse()?, users.get()))
+fn nat(text: &str) -> Result<(IpNet, u32), &'static str> {
+    let error = "write CIDR=USERS, such as 100.64.0.0/10=500, with one user or more";
+    let (net, users) = text.split_once('=').ok_or(error)?;
+    let users: NonZeroU32 = users.parse().map_err(|_| error)?;
+    Ok((net.parse().map_err(|_| error)?, users.get()))
 }
 
 /// Reads a SKU and how many pieces of it there are, written `SKU=COUNT`.

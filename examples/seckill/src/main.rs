@@ -23,6 +23,7 @@ mod stock;
 use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Router;
 use tower_sliding_window::store::{RedisCommands, Store};
@@ -71,6 +72,15 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let (prefix, replicas) = (&args.redis.prefix, args.replicas());
     let commands = redis.store.commands();
     let opening = Opening::start(args, Some(commands.clone())).await.map_err(unusable)?;
+    let is_later = |date| date > UNIX_EPOCH + Duration::from_micros(opening.micros());
+    if opening.opens_in().is_none() && args.opens_at.is_some_and(is_later) {
+        let error = format!(
+            "--opens-at is later than the opening in the key {prefix}:opening, and the sale is open\n\
+             hint: leave the date as it was, or for a new sale stop all servers, and delete {prefix}:opening and \
+             {prefix}:{{SKU}}:*"
+        );
+        return Err(error.into());
+    }
     let terms = terms(args, opening);
     // Orders that wait for replicas have a connection on which nothing else waits with them.
     let waiting = if replicas.wanted > 0 { args.redis.connect().await? } else { None };

@@ -1,6 +1,6 @@
 --[[
-  Tells the time of Redis, and when the sale opens. Of two dates the later one stands, and a delay is added
-  to the time of Redis only if nothing stands.
+  Tells the time of Redis, and when the sale opens. Of two dates the later one stands, unless the sale has opened:
+  the secret of its draw is known. A delay is added to the time of Redis only if nothing stands.
 
   Keys:
     KEYS[1] opening (string): when the sale opens, in microseconds since 1970
@@ -25,7 +25,8 @@ local now_us = time[1] * 1000000 + time[2]
 local held = call('GET', opening)
 local proposed = tonumber(date) or (not held and tonumber(delay) and now_us + delay)
 -- What is no number was written by another program, and stays.
-if proposed and (not held or (tonumber(held) or math.huge) < proposed) then
+local closed_until = tonumber(held) or math.huge
+if proposed and (not held or closed_until > now_us and closed_until < proposed) then
   held = string.format('%.0f', proposed)
   call('SET', opening, held, 'PXAT', string.format('%.0f', proposed / 1000 + ttl_ms))
 end

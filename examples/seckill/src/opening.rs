@@ -50,6 +50,9 @@ impl Opening {
         let left = opening.saturating_sub(now);
         let at = opening.as_micros() as u64;
         if left.is_zero() {
+            if at > 0 {
+                tracing::info!("the sale is open");
+            }
             return Ok(Self(watch::channel((at, None, None)).1));
         }
         tracing::info!(opens_in = ?left, "the sale is closed, on every server");

@@ -30,7 +30,7 @@ impl Standstill {
             ),
         });
         let failed: Vec<_> =
-            skus.iter().filter_map(|sku| Some((sku, stock.level(sku).err()?))).collect();
+            skus.iter().filter_map(|sku| Some((sku, stock.trouble(sku)?))).collect();
         let what =
             |sku| if failed.len() == skus.len() { "Nothing".into() } else { format!("No {sku}") };
         let of_stock = failed.first().map(|(sku, error)| match error {
@@ -42,8 +42,10 @@ impl Standstill {
                 ),
             },
             error => Self {
-                reason: format!("{} is sold: the stock can't be read. {error}.", what(sku)),
-                hint: "Is Redis up, and reachable from this server? Once it is, the sale goes on by itself.".into(),
+                reason: format!("{} is sold: the stock can't be read or changed. {error}.", what(sku)),
+                hint: "Is Redis up, reachable from this server, and ready for writes? Once it is, the sale goes on \
+                       by itself."
+                    .into(),
             },
         });
         of_stock.or(opening)

@@ -49,6 +49,11 @@ local function reply(outcome, text, number, news_us)
   return { outcome, text or '', number or 0, now_us, news_us or 0 }
 end
 
+-- Every order has a buyer. A Redis that evicts keys may have dropped one of the two, or the stock.
+local function is_lost(known, sold)
+  return not tonumber(known) or call('HLEN', buyers) ~= sold
+end
+
 if op == 'pay' then
   local by, user = call('HGET', paid, subject), call('HGET', orders, subject)
   local deadline = tonumber(call('ZSCORE', unpaid, subject))
@@ -63,13 +68,20 @@ if op == 'pay' then
       call('HSET', refunds, value, subject)
     end
   else
-    outcome = 'unknown'
+    outcome = is_lost(call('GET', stock), call('HLEN', orders)) and 'lost' or 'unknown'
   end
   return reply(outcome)
 end
 
-local known = tonumber(call('GET', stock))
-local pieces, sold = known or 0, 0
+local known = call('GET', stock)
+local pieces, sold = tonumber(known) or 0, 0
+if op == 'tick' then
+  if is_lost(known, call('HLEN', orders)) then
+    return reply('lost')
+  end
+  -- A Redis that takes no writes is found out before anybody orders.
+  call('SET', stock, known)
+end
 if op == 'order' then
   local held = call('HGET', buyers, subject)
   if held then
@@ -104,8 +116,7 @@ if sold >= pieces or op ~= 'order' then
 end
 
 if op == 'order' then
-  -- Every order has a buyer. A Redis that evicts keys may have dropped one of the two, or the stock.
-  if call('HLEN', buyers) ~= sold or not known then
+  if is_lost(known, sold) then
     return reply('lost')
   end
   if sold >= pieces then

@@ -174,6 +174,14 @@ impl Stock {
         }
     }
 
+    /// Returns why no piece of a SKU can be sold, if so.
+    pub(crate) fn trouble(&self, sku: &Sku) -> Option<StockError> {
+        match self {
+            Self::Memory(_) => None,
+            Self::Redis(stock) => stock.trouble(sku),
+        }
+    }
+
     /// Returns the time of the store in microseconds since 1970, or an earlier one.
     pub(crate) fn now_us(&self, sku: &Sku) -> u64 {
         match self {

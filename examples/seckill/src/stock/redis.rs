@@ -26,6 +26,9 @@ const KEYS: [&str; 9] =
 const LOST: &str = "lost";
 /// How often the levels are read.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// After how long every running server has marked what Redis has lost: it reconnects within half a second, and
+/// looks.
+const MARKED_BY: Duration = Duration::from_millis(1500);
 /// How old a level may be that is shown.
 const STALE: Duration = Duration::from_secs(2);
 
@@ -46,8 +49,8 @@ struct OnSale {
     /// The seed of the draw, or what stands there instead.
     kept: String,
     draw: Option<Draw>,
-    /// When the level was read, and what it was.
-    seen: Mutex<(Instant, Result<Level, StockError>)>,
+    /// When the level was read, what it was, and why nothing can be sold all the same.
+    seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
     /// When Redis has told its time, and what it was.
     clock: Mutex<(Instant, u64)>,
 }
@@ -91,7 +94,7 @@ impl RedisStock {
             let exists = redis::cmd("GET").arg(stock.key(sku, "stock")).to_owned();
             if stock.reads.query::<Option<String>>(&exists).await?.is_none() {
                 // It is new, or Redis has lost it: then a running server marks that meanwhile.
-                sleep(2 * LOOK_EVERY).await;
+                sleep(MARKED_BY).await;
                 break;
             }
         }
@@ -129,7 +132,7 @@ impl RedisStock {
             let kept = if draw.is_some() { "draw" } else { FIRST_COME };
             tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
         }
-        let unseen = (Instant::now(), Err(StoreError::Timeout.into()));
+        let unseen = (Instant::now(), Err(StoreError::Timeout.into()), None);
         Ok(OnSale { kept, draw, seen: Mutex::new(unseen), clock: Mutex::new((Instant::now(), 0)) })
     }
 
@@ -150,6 +153,7 @@ impl RedisStock {
         read.get(key("stock")).get(key("draw")).hlen(key("orders")).hlen(key("paid"));
         read.zcard(key("line")).zcard(key("turns"));
         type Read = (Option<String>, Option<String>, u32, u32, u32, u32);
+        let mut trouble = None;
         let level = match self.reads.pipeline::<Read>(&read).await {
             Ok((stock, mode, sold, paid, entries, turns)) => {
                 if stock.is_none() {
@@ -162,15 +166,19 @@ impl RedisStock {
                 let same_draw = draw.is_none() || mode.as_ref() == Some(kept);
                 let stock = stock.and_then(|pieces| pieces.parse().ok()).filter(|_| same_draw);
                 if stock.is_some() {
-                    // If it fails, the next look tries again.
-                    let _ = self.send(sku, &["tick".to_owned()], false).await;
+                    trouble = match self.send(sku, &["tick".to_owned()], false).await {
+                        Ok((Reply { outcome: Outcome::Lost, .. }, _)) => {
+                            Some(StockError::Lost(sku.clone()))
+                        }
+                        ticked => ticked.err().map(StockError::from),
+                    };
                 }
                 let level = stock.map(|stock| Level { stock, sold, paid, entries, turns });
                 level.ok_or_else(|| StockError::Lost(sku.clone()))
             }
             Err(error) => Err(error.into()),
         };
-        *lock(seen) = (Instant::now(), level);
+        *lock(seen) = (Instant::now(), level, trouble);
     }
 
     pub(super) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
@@ -179,11 +187,16 @@ impl RedisStock {
 
     pub(super) fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
         let Some(OnSale { seen, .. }) = self.on_sale.get(sku) else { return Ok(None) };
-        let (at, level) = &*lock(seen);
+        let (at, level, _) = &*lock(seen);
         if at.elapsed() > STALE {
             return Err(StoreError::Timeout.into());
         }
         level.clone().map(Some)
+    }
+
+    pub(super) fn trouble(&self, sku: &Sku) -> Option<StockError> {
+        let at_change = || lock(&self.on_sale.get(sku)?.seen).2.clone();
+        self.level(sku).err().or_else(at_change)
     }
 
     pub(super) fn now_us(&self, sku: &Sku) -> u64 {

@@ -36,6 +36,19 @@ async fn a_sale_that_stands_still_says_why() {
     redis.signal("CONT");
     goes_on(&server).await;
 
+    for (key, wrong, right) in [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")] {
+        redis.run::<()>(&["CONFIG", "SET", key, wrong]).await;
+        stands_still(&server, &["Nothing is sold: the stock can't be read or changed", "writes"])
+            .await;
+        assert_eq!(server.get("/seckill/iphone").await.status, 200, "reads go on");
+        redis.run::<()>(&["CONFIG", "SET", key, right]).await;
+        goes_on(&server).await;
+    }
+    redis.run::<()>(&["HSET", "seckill:{iphone}:buyers", "alice", "an order that is lost"]).await;
+    stands_still(&server, &["No iphone is sold: Redis has lost"]).await;
+    redis.run::<()>(&["DEL", "seckill:{iphone}:buyers"]).await;
+    goes_on(&server).await;
+
     redis.run::<()>(&["SET", "seckill:opening", "noon"]).await;
     let delete = "redis-cli DEL seckill:opening";
     stands_still(&server, &["Nothing is sold: the sale can't open", "no opening", delete]).await;

@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use test_support::program::Program;
 use test_support::requests::HttpResponse;
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
-use crate::{SECKILL, alone, count, on_redis, responses, sale};
+use crate::{SECKILL, TOKEN, alone, count, on_redis, pay, responses, sale};
 
 /// Sends the orders of all these users to the servers in turn, a hundred at once.
 async fn rush(servers: &[Server], users: impl Iterator<Item = String>) -> Vec<HttpResponse> {
@@ -80,14 +80,37 @@ async fn looking_up_orders_is_limited_by_user_and_address() {
 #[tokio::test]
 async fn a_sku_without_its_orders_is_not_sold_again() {
     let redis = Redis::start().await;
-    let server = on_redis(&redis, &["--stock", "iphone=2"]);
+    let server = on_redis(&redis, &["--stock", "iphone=2", "--payment-token", TOKEN]);
     for lost in ["orders", "buyers"] {
         redis.run::<()>(&["DEL", "seckill:{iphone}:orders", "seckill:{iphone}:buyers"]).await;
-        assert_eq!(server.order("iphone", "alice").await.status, 201, "{lost}");
+        let order = server.order("iphone", "alice").await;
+        assert_eq!(order.status, 201, "{lost}");
         // As a Redis that evicts keys does.
         redis.run::<()>(&["DEL", &format!("seckill:{{iphone}}:{lost}")]).await;
         assert_eq!(server.order("iphone", "bob").await.problem(503), "/problems/stock-lost");
+        if lost == "orders" {
+            // The provider calls again once the order is restored.
+            let unpaid = pay(&server, &order.json(), "1").await;
+            assert_eq!(unpaid.problem(503), "/problems/stock-lost");
+        }
     }
+}
+
+/// A server that is slow to see the loss, as one is that has to reconnect first.
+#[tokio::test]
+async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[]);
+    server.signal("STOP");
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let url = redis.url();
+    let start = move || run(SECKILL, &["--listen", "127.0.0.1:0", "--redis", &url]);
+    let started = tokio::task::spawn_blocking(start);
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    server.signal("CONT");
+    let refused = started.await.unwrap();
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(stderr.contains("Redis has lost the stock of iphone"), "{stderr}");
 }
 
 #[tokio::test]
