@@ -78,14 +78,8 @@ async fn a_sale_that_is_open_is_not_closed_again() {
     let server = on_redis(&redis, &["--opens-in", "0s"]);
     let url = redis.url();
     let (soon, later) = (["--opens-in", "1h"], ["--opens-at", "2999-01-01T00:00:00Z"]);
-    let output =
-        run(SECKILL, &[&["--listen", "127.0.0.1:0", "--redis", &url], &later[..]].concat());
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(
-        stderr.contains("in the key seckill:opening, and the sale is open\nhint: "),
-        "{stderr}"
-    );
+    let flags = [&["--listen", "127.0.0.1:0", "--redis", &url], &later[..]].concat();
+    fails(SECKILL, &flags, 1, "in the key seckill:opening, and the sale is open\nhint: ");
     for server in
         [server, on_redis(&redis, &soon), on_redis(&redis, &["--opens-at", "2020-01-01T00:00:00Z"])]
     {
