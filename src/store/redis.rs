@@ -218,7 +218,7 @@ impl RedisStore {
         }
         if inner.denials.generations(&check.logs) == sent.generations {
             // Otherwise a ban may have been imposed since.
-            for log in &check.logs {
+            for log in check.logs.iter().filter(|log| log.policy.get_penalty().is_some()) {
                 inner.local.lift_ban(log);
             }
         }
