@@ -171,6 +171,8 @@ struct Sent {
 //   log, then takes that lock and looks at the number. If the other was before it, the number has changed,
 //   and if the local log has too many entries now, the request is cancelled. If not, the other one finds the
 //   admission in the local log. Test: `last_place_is_taken_once`.
+// - A check is sent again on a new connection, to a Redis that has lost what fills its log. The local log has
+//   too many entries then, too. Test: `repeated_check_does_not_pass_because_of_a_loss`.
 // - A cancellation overtakes the write of its admission. The local log drops the request first, so that no
 //   later write of the whole log contains it. If the journal concerns the request, its state there changes.
 //   Else the cancellation goes to Redis. Tests: `cancelled_request_stays_cancelled`.
@@ -222,7 +224,7 @@ impl RedisStore {
                 inner.local.lift_ban(log);
             }
         }
-        if is_local(check) && inner.has_failed_lately(check) {
+        if inner.has_failed_lately(check) {
             let failures = inner.journal.with(|_| inner.health.failures());
             if failures != sent.failures && inner.local.holds_too_many(check) {
                 let _ = inner.local.settle_here(check, 0);
