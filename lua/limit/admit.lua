@@ -121,10 +121,15 @@ while key <= #KEYS do
       return members, until_us
     end
 
-    budget_of = function(log, costs, kept_us)
+    budget_of = function(log, costs, kept_us, entries)
       local packed = try('HGET', costs, '')
       if type(packed) == 'table' then
         return nil, packed.err
+      end
+      if packed and entries == 0 then
+        -- The sums of a log that somebody has deleted are of no use.
+        call('UNLINK', costs)
+        packed = nil
       end
       local sums = packed and { struct.unpack('>' .. rep('d', #packed / 8), packed) } or { 0, -1, 0 }
       sums[#sums] = nil
@@ -219,7 +224,7 @@ while key <= #KEYS do
       end
       if counts == 3 then
         budget = budget or {}
-        local it, error = budget_of(log, KEYS[costs_at], kept_us)
+        local it, error = budget_of(log, KEYS[costs_at], kept_us, entries)
         if not it then
           state, errors = -1, errors or {}
           errors[#errors + 1] = error
