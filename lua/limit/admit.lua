@@ -258,9 +258,15 @@ while key <= #KEYS do
           elseif counts == 3 then
             wait_us = wait_of(budget[k], window_us, used + needed - limit)
           else
-            -- The request fits as soon as the (limit - needed + 1)-th newest entry has left the window.
+            -- The request fits as soon as the (limit - needed + 1)-th newest entry has left the window. If its own
+            -- entry has left by then, it needs a place.
             local rank = needed - limit - 1
-            wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - now_us
+            local at_us = tonumber(call('ZRANGE', log, rank, rank, 'WITHSCORES')[2])
+            if needed < cost and found_us <= at_us then
+              rank = cost - limit - 1
+              at_us = tonumber(call('ZRANGE', log, rank, rank, 'WITHSCORES')[2])
+            end
+            wait_us = at_us + window_us - now_us
           end
           state, full_us = 0, full_us or {}
           full_us[k] = math.max(full_us[k] or 0, window_us)

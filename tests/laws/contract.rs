@@ -83,6 +83,7 @@ laws!(
     check_without_a_value_is_an_error,
     requests_in_flight_are_never_too_many,
     permit_holds_its_place_until_it_is_dropped,
+    known_value_above_a_lower_limit_waits_long_enough,
     known_value_waits_behind_nobody,
     place_that_nobody_holds_is_free_after_the_lease,
     caller_waits_until_another_is_over,
