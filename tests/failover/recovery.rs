@@ -89,6 +89,10 @@ async fn reset_elsewhere_in_outage_stays_reset() {
             assert_eq!(limiter.peek(user).await.unwrap().remaining() as usize, left, "{user}");
         }
     }
+    process.cut().await;
+    for (user, passes) in [("alice", true), ("bob", false), ("carol", false)] {
+        assert_eq!(admit(&ours, user).await, passes, "{user}, as this process knows it");
+    }
 }
 
 #[tokio::test]
