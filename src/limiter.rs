@@ -260,6 +260,8 @@ impl Limiter {
     /// - **Order.** The callers that wait for one key are admitted in the order of their arrival, which
     ///   is when their future is first polled. A later one does not overtake them, whatever its cost.
     ///   What each does after its admission is in this order only if the callers see to it.
+    ///   Under a policy that counts [distinct](Policy::distinct) values each sends its first check at once, because
+    ///   a value that is there takes no place.
     ///   While no caller of a key waits, those that arrive at the same time send their first checks at
     ///   the same time.
     /// - **Extent.** The order holds in one process, for a limiter and its clones. The callers of other

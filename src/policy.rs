@@ -500,6 +500,15 @@ impl Policy {
         Arc::new(share)
     }
 
+    /// Returns the policy for a request in flight, which runs whatever the limits and the bans have become.
+    pub(crate) fn without_limits(&self) -> Arc<Self> {
+        let mut policy = Self { penalty: None, ..self.clone() };
+        for quota in &mut policy.quotas {
+            *quota = Quota::new(u32::MAX, quota.window());
+        }
+        Arc::new(policy)
+    }
+
     pub(crate) fn longest_window_us(&self) -> u64 {
         self.quotas.last().map_or(0, Quota::window_us)
     }

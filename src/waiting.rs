@@ -15,6 +15,7 @@ use ahash::RandomState;
 pub use self::error::WaitError;
 use self::queue::{Queue, Turn, Waiter};
 pub(crate) use self::until_admitted::{Bounds, Ended, denied_behind, until_admitted};
+use crate::policy::Counts;
 use crate::window::{Check, Denied, LogId};
 
 pub(crate) const DEFAULT_MAX_WAITERS: usize = 10_000;
@@ -63,14 +64,14 @@ impl Waiting {
         }
         let queues = self.lock();
         let is_before = |log| queues.get(log).is_some_and(|it: &Queue| it.is_before(ticket));
-        check.costs().position(|(log, cost)| cost > 0 && is_before(log))
+        check.costs().position(|(log, cost)| has_turns(log, cost) && is_before(log))
     }
 
     /// Returns the denial of a check behind those that wait for room in one of its logs, if the first of them
     /// was denied, and the index of that log.
     pub(crate) fn denial_behind(&self, check: &Check) -> Option<(usize, Denied)> {
         let queues = self.lock();
-        let mut costs = check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0);
+        let mut costs = check.costs().enumerate().filter(|(_, (log, cost))| has_turns(log, *cost));
         costs.find_map(|(index, (log, cost))| Some((index, queues.get(log)?.behind_all(cost)?)))
     }
 
@@ -103,6 +104,12 @@ impl Waiting {
         // No user code runs under the lock, so what is behind a poisoned one is consistent.
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns whether a request takes its turn in a log. A value that is there takes no place, so each request with a
+/// value checks first.
+fn has_turns(log: &LogId, cost: u32) -> bool {
+    cost > 0 && log.policy.counts() != Counts::Distinct
 }
 
 /// Counts a caller among those that wait until it is dropped.

@@ -121,10 +121,15 @@ while key <= #KEYS do
       return members, until_us
     end
 
-    budget_of = function(log, costs, kept_us)
+    budget_of = function(log, costs, kept_us, entries)
       local packed = try('HGET', costs, '')
       if type(packed) == 'table' then
         return nil, packed.err
+      end
+      if packed and entries == 0 then
+        -- The sums of a log that somebody has deleted are of no use.
+        call('UNLINK', costs)
+        packed = nil
       end
       local sums = packed and { struct.unpack('>' .. rep('d', #packed / 8), packed) } or { 0, -1, 0 }
       sums[#sums] = nil
@@ -219,7 +224,7 @@ while key <= #KEYS do
       end
       if counts == 3 then
         budget = budget or {}
-        local it, error = budget_of(log, KEYS[costs_at], kept_us)
+        local it, error = budget_of(log, KEYS[costs_at], kept_us, entries)
         if not it then
           state, errors = -1, errors or {}
           errors[#errors + 1] = error
@@ -253,9 +258,15 @@ while key <= #KEYS do
           elseif counts == 3 then
             wait_us = wait_of(budget[k], window_us, used + needed - limit)
           else
-            -- The request fits as soon as the (limit - needed + 1)-th newest entry has left the window.
+            -- The request fits as soon as the (limit - needed + 1)-th newest entry has left the window. If its own
+            -- entry has left by then, it needs a place.
             local rank = needed - limit - 1
-            wait_us = call('ZRANGE', log, rank, rank, 'WITHSCORES')[2] + window_us - now_us
+            local at_us = tonumber(call('ZRANGE', log, rank, rank, 'WITHSCORES')[2])
+            if needed < cost and found_us <= at_us then
+              rank = cost - limit - 1
+              at_us = tonumber(call('ZRANGE', log, rank, rank, 'WITHSCORES')[2])
+            end
+            wait_us = at_us + window_us - now_us
           end
           state, full_us = 0, full_us or {}
           full_us[k] = math.max(full_us[k] or 0, window_us)

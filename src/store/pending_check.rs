@@ -10,12 +10,14 @@ use tokio::task::JoinHandle;
 
 use super::{Store, StoreFuture};
 use crate::error::StoreError;
+use crate::policy::Counts;
 use crate::window::{Check, LogId, Outcome};
 
 /// A check that was given to the store and has no outcome yet.
 ///
 /// If it is dropped, an admission that the store has decided at once is cancelled. A check
-/// that was never polled is not sent. One that may be under way is cancelled only if it is cancellable: a
+/// that was never polled is not sent. One that may be under way is cancelled if it is cancellable, and otherwise
+/// under the policies that count requests in flight, because nobody would give their places back: a
 /// background task waits for the outcome and then
 /// cancels. To send the cancellation at once would be wrong: it could reach the store before the check, and
 /// on a Redis Cluster it could find only some of the entries that the check records.
@@ -66,7 +68,9 @@ impl Drop for PendingCheck {
             Err(later) => later,
         };
         let Ok(runtime) = Handle::try_current() else { return };
-        if self.was_polled && self.is_cancellable {
+        let is_freed = |log: &LogId| self.is_cancellable || log.policy.counts() == Counts::InFlight;
+        if self.was_polled && check.logs.iter().any(is_freed) {
+            let check = check.part(|index| is_freed(&check.logs[index]));
             let store = self.store.clone();
             runtime.spawn(async move {
                 if may_have_counted(&later.await) {

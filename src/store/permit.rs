@@ -9,6 +9,7 @@ use tokio::task::AbortHandle;
 use tokio::time::sleep;
 
 use super::{SettleHandle, Store};
+use crate::failure::FailurePolicy;
 use crate::policy::Counts;
 use crate::window::{Check, LogId};
 
@@ -16,7 +17,7 @@ use crate::window::{Check, LogId};
 ///
 /// [`Limiter::acquire`](crate::Limiter::acquire) and [`Limiter::hold`](crate::Limiter::hold) return it. Dropping it gives
 /// the places back. While it lives, a task renews their leases, three times within the shortest. If the store fails
-/// for a whole lease, the places are free for others, and the holder is not told.
+/// for a whole lease, the places are free for others until it answers again, and the holder is not told.
 ///
 /// Store it in a variable that lives as long as the work: `let _ = ...` drops it at once, and `let _permit = ...` at
 /// the end of the block. It needs a tokio runtime. Without one, no lease is renewed, and a permit on Redis that is
@@ -68,7 +69,10 @@ impl Permit {
         if !check.logs.iter().any(is_in_flight) {
             return None;
         }
-        let check = check.part(|index| is_in_flight(&check.logs[index]));
+        let mut check = check.part(|index| is_in_flight(&check.logs[index]));
+        // It runs, whatever the limits and the bans become, and whether the store fails.
+        check.logs.iter_mut().for_each(|log| log.policy = log.policy.without_limits());
+        check.on_failure = FailurePolicy::default();
         let stage = Arc::new(AtomicU8::new(IDLE));
         let renewals = Handle::try_current().ok().map(|runtime| {
             runtime.spawn(renew(store.clone(), check.clone(), stage.clone())).abort_handle()
@@ -92,7 +96,7 @@ async fn renew(store: Arc<dyn Store>, check: Check, stage: Arc<AtomicU8>) {
         if !changes(IDLE, RENEWING) {
             return;
         }
-        // If others have taken the places after the end of the lease, it stays without one.
+        // Also above the limit, if others have taken the places after the end of the lease.
         let _ = store.admit(&check).await;
         if !changes(RENEWING, IDLE) {
             // A cancellation that fails is written later by the store.

@@ -178,6 +178,8 @@ struct Sent {
 //   log, then takes that lock and looks at the number. If the other was before it, the number has changed,
 //   and if the local log has too many entries now, the request is cancelled. If not, the other one finds the
 //   admission in the local log. Test: `last_place_is_taken_once`.
+// - A check is sent again on a new connection, to a Redis that has lost what fills its log. The local log has
+//   too many entries then, too. Test: `repeated_check_does_not_pass_because_of_a_loss`.
 // - A cancellation overtakes the write of its admission. The local log drops the request first, so that no
 //   later write of the whole log contains it. If the journal concerns the request, its state there changes.
 //   Else the cancellation goes to Redis. Tests: `cancelled_request_stays_cancelled`.
@@ -225,11 +227,11 @@ impl RedisStore {
         }
         if inner.denials.generations(&check.logs) == sent.generations {
             // Otherwise a ban may have been imposed since.
-            for log in &check.logs {
+            for log in check.logs.iter().filter(|log| log.policy.get_penalty().is_some()) {
                 inner.local.lift_ban(log);
             }
         }
-        if is_local(check) && inner.has_failed_lately(check) {
+        if inner.has_failed_lately(check) {
             let failures = inner.journal.with(|_| inner.health.failures());
             if failures != sent.failures && inner.local.holds_too_many(check) {
                 let _ = inner.local.settle_here(check, 0);

@@ -211,8 +211,9 @@ fn wait_behind((denied, _): &(Denied, Instant), before: u64, cost: u32) -> Optio
     let windows = |limit: u32| places.div_ceil(u64::from(limit.max(1))).saturating_sub(1);
     let quotas = denied.usage().quotas().enumerate();
     let waits = quotas.map(|(index, (policy, quota, state))| {
-        // A request in flight may be over at any time.
-        let window_us = if policy.counts() == Counts::InFlight { 0 } else { quota.window_us() };
+        // A request in flight may be over at any time, and those before it may have its value.
+        let is_unknown = matches!(policy.counts(), Counts::InFlight | Counts::Distinct);
+        let window_us = if is_unknown { 0 } else { quota.window_us() };
         (windows(quota.limit()).saturating_mul(window_us), state.wait(), index)
     });
     let (windows_us, _, index) = waits.max()?;

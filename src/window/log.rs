@@ -38,11 +38,17 @@ impl Log {
     /// Returns what the log says of a request of cost `cost`, without its ban.
     pub(crate) fn outcome(&self, log: &LogId, id: Uuid, now_us: u64, cost: u32) -> LogOutcome {
         let held_us = self.held_us(log, id, now_us);
-        LogOutcome::new(
-            log.policy.quotas().iter().map(|quota| {
-                self.state(now_us, *quota, cost_beside(held_us, now_us, *quota, cost))
-            }),
-        )
+        LogOutcome::new(log.policy.quotas().iter().map(|quota| {
+            let state = self.state(now_us, *quota, cost_beside(held_us, now_us, *quota, cost));
+            // Its own entry may leave while it waits, and then it needs a place.
+            let end_us = now_us + state.wait_us;
+            match held_us {
+                Some(at_us) if state.is_full() && at_us + quota.window_us() <= end_us => {
+                    self.state(now_us, *quota, cost)
+                }
+                _ => state,
+            }
+        }))
     }
 
     /// Returns the timestamp of the request's entry if it takes no place again.

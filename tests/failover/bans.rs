@@ -96,3 +96,15 @@ async fn ban_outlives_an_earlier_admission() {
     redis.kill();
     assert!(!admit(&limiter, "mallory").await, "banned for an hour");
 }
+
+/// A policy without a penalty says nothing about bans, whatever it admits.
+#[tokio::test]
+async fn ban_outlives_an_admission_that_it_does_not_concern() {
+    let mut redis = Redis::start().await;
+    let store = store(redis.url()).await;
+    let (limiter, bans) = process(&store);
+    bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
+    assert!(admit(&Limiter::new(user(50), store), "mallory").await);
+    redis.kill();
+    assert!(!admit(&limiter, "mallory").await, "banned for an hour");
+}

@@ -8,7 +8,7 @@ use fastrand::Rng;
 use test_support::{Redis, eventually, patient};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
-use tower_sliding_window::{Limiter, Policy, Quota, RedisStore};
+use tower_sliding_window::{FailurePolicy, Limiter, Policy, Quota, RedisStore};
 
 use crate::{Far, limiter, store, until_redis_decides};
 
@@ -106,6 +106,26 @@ async fn place_given_back_in_an_outage_is_free_afterwards() {
     process.mend().await;
     eventually("the place is free", async || near.acquire("tenant", Duration::ZERO).await.is_ok())
         .await;
+}
+
+/// Both replies to a renewal are lost, and so it may not have counted.
+#[tokio::test]
+async fn lost_renewal_keeps_its_place() {
+    const LEASE: Duration = Duration::from_secs(3);
+    for on_failure in [FailurePolicy::Closed, FailurePolicy::default()] {
+        let redis = Redis::start().await;
+        let process = Far::from(&redis).await;
+        let far = jobs(1, LEASE, process.store.clone()).failure_policy(on_failure);
+        let near = jobs(1, LEASE, redis.store_without_deny_cache().await);
+        let _permit = far.acquire("tenant", Duration::ZERO).await.unwrap();
+        process.proxy.drop_replies_to("tenant", 2);
+        eventually("a renewal is lost", async || process.proxy.dropped() == 2).await;
+        let lost = Instant::now();
+        while lost.elapsed() < LEASE / 2 {
+            assert!(near.acquire("tenant", Duration::ZERO).await.is_err(), "{on_failure:?}");
+            sleep(LEASE / 100).await;
+        }
+    }
 }
 
 /// Three processes run jobs, and one of them dies at any time: its runtime ends, and with it all that could give

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use test_support::proxy::Fault;
-use test_support::{Redis, admit, admitted, eventually};
+use test_support::{Redis, admit, admitted, eventually, patient_store};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, task};
@@ -86,6 +86,10 @@ async fn reset_elsewhere_in_outage_stays_reset() {
         for limiter in [&ours, &theirs] {
             assert_eq!(limiter.peek(user).await.unwrap().remaining() as usize, left, "{user}");
         }
+    }
+    process.cut().await;
+    for (user, passes) in [("alice", true), ("bob", false), ("carol", false)] {
+        assert_eq!(admit(&ours, user).await, passes, "{user}, as this process knows it");
     }
 }
 
@@ -254,4 +258,35 @@ async fn large_call_leaves_no_trace_of_what_it_refuses() {
     let admitted = results.iter().filter(|it| it.as_ref().is_ok_and(|it| it.is_admitted())).count();
     let log = policies[0].get().log_name().to_owned();
     assert_eq!(redis.entries(&format!("tsw:{{=alice}}:{log}")).await, admitted);
+}
+
+/// The connection breaks while a check is under way, and Redis has lost all when the check is sent again.
+#[tokio::test]
+async fn repeated_check_does_not_pass_because_of_a_loss() {
+    for on_failure in [FailurePolicy::Closed, FailurePolicy::default()] {
+        let redis = Redis::start().await;
+        let limiter = limiter(user(1), &patient_store(redis.url()).await);
+        let limiter = limiter.failure_policy(on_failure);
+        assert!(admit(&limiter, "alice").await);
+        redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
+        let check = tokio::spawn(async move { limiter.check("alice").await });
+        redis.holds_back_a_call().await;
+        let clients: String = redis.run(&["CLIENT", "LIST"]).await;
+        let is_held_back = |line: &&str| line.contains(" flags=b ");
+        let held_back = clients.lines().find(is_held_back).unwrap().split([' ', '=']).nth(1);
+        let mut connection = redis.connection().await;
+        let flush = tokio::spawn(async move {
+            redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
+        });
+        eventually("both are held back", async || {
+            redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:2")
+        })
+        .await;
+        redis.run::<i64>(&["CLIENT", "KILL", "ID", held_back.unwrap()]).await;
+        sleep(Duration::from_millis(200)).await;
+        redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
+        flush.await.unwrap();
+        let result = check.await.unwrap();
+        assert!(!result.as_ref().is_ok_and(Decision::is_admitted), "{on_failure:?}: {result:?}");
+    }
 }

@@ -1,18 +1,21 @@
 //! Requests in flight: a place is given back when the body of the response is over, however it ends.
 
 use std::convert::Infallible;
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
     Limiter, MemoryStore, Policy, Quota, RateLimitHeaders, SlidingWindowLayer, key,
 };
 
+use test_support::Redis;
 use test_support::requests::{by_user, from_user, ok, request};
 
 use crate::{OK, TOO_MANY, streaming};
@@ -82,6 +85,27 @@ async fn client_that_hangs_up_gives_the_place_back() {
     assert_eq!(free(&store).await, 0, "the handler runs for longer than a lease");
     request.set(layer(store.clone()).layer(slow).oneshot(from_user("bob")));
     assert_eq!(free(&store).await, 1);
+}
+
+#[tokio::test]
+async fn client_that_hangs_up_during_the_check_leaves_no_place() {
+    let redis = Redis::start().await;
+    let store = redis.store_without_deny_cache().await;
+    let user = Policy::new("user").quota(Quota::per_hour(5));
+    let service = layer(store.clone())
+        .rule(user.clone(), key::header("x-user-id"))
+        .layer(service_fn(test_support::requests::ok));
+    {
+        let mut request = std::pin::pin!(service.oneshot(from_user("alice")));
+        let polled = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
+        assert!(polled.is_pending());
+        redis.has_entries("tsw:{=alice}:downloads:30s:in_flight", 1).await;
+    }
+    let began = Instant::now();
+    redis.has_entries("tsw:{=alice}:downloads:30s:in_flight", 0).await;
+    assert!(began.elapsed() < LEASE / 2, "it does not wait for the end of the lease");
+    let users = Limiter::new(user, store);
+    assert_eq!(users.peek("alice").await.unwrap().remaining(), 4, "it counts as a request");
 }
 
 #[tokio::test(start_paused = true)]

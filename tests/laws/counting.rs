@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use test_support::{admitted, eventually};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{Limiter, LogCost, Policy, PolicyHandle, Quota, StoreError};
 
@@ -30,6 +30,40 @@ pub(crate) async fn new_value_waits_until_one_has_left(store: impl Store) {
     sleep(denied.retry_after()).await;
     admitted(limiter.check_value("address", "carol").await.unwrap());
     assert!(!limiter.check_value("address", "bob").await.unwrap().is_admitted(), "alice is there");
+}
+
+/// The value itself leaves while it waits.
+pub(crate) async fn known_value_above_a_lower_limit_waits_long_enough(store: impl Store) {
+    let policy = PolicyHandle::new(accounts(3, 2_000 * MS));
+    let limiter = Limiter::new(&policy, store);
+    for value in ["alice", "bob", "carol"] {
+        admitted(limiter.check_value("address", value).await.unwrap());
+        sleep(100 * MS).await;
+    }
+    policy.set(accounts(2, 2_000 * MS)).unwrap();
+    let wait = async |value: &str| {
+        let decision = limiter.check_value("address", value).await.unwrap();
+        decision.denied().expect("three accounts are there").retry_after()
+    };
+    let (bob, alice) = (wait("bob").await, wait("alice").await);
+    assert!(alice > bob + 50 * MS, "{alice:?}: without alice there is room for bob, who is there");
+    sleep(alice).await;
+    admitted(limiter.check_value("address", "alice").await.unwrap());
+}
+
+/// A caller with a value that is there takes no place, so nobody is before it.
+pub(crate) async fn known_value_waits_behind_nobody(store: impl Store) {
+    let policy = PolicyHandle::new(accounts(1, Duration::from_secs(3_600)));
+    let limiter = Limiter::new(&policy, store);
+    let until = async |value: &'static str, longest| {
+        let logs = || [LogCost::from((&policy, "address")).value(value)];
+        limiter.until_admitted_all(logs, Some(longest)).await
+    };
+    until("alice", Duration::ZERO).await.unwrap();
+    let mut bob = std::pin::pin!(until("bob", Duration::from_secs(7_200)));
+    assert!(timeout(100 * MS, bob.as_mut()).await.is_err(), "he waits until alice has left");
+    let alice = timeout(100 * MS, until("alice", Duration::from_secs(7_200))).await;
+    assert!(alice.is_ok_and(|alice| alice.is_ok()));
 }
 
 pub(crate) async fn value_of_a_denied_request_was_not_seen(store: impl Store) {

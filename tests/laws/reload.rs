@@ -1,9 +1,18 @@
 //! A reload replaces a set of policies, and every log keeps what it holds.
 
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{Bans, Limiter, Policies, Policy, PolicyError, Quota};
+use std::time::Duration;
 
-test_support::on_every_store!(reload_keeps_the_history, penalty_follows_the_reload,);
+use tokio::time::sleep;
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Bans, Limiter, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
+};
+
+test_support::on_every_store!(
+    reload_keeps_the_history,
+    penalty_follows_the_reload,
+    permit_outlives_another_limit_and_a_ban,
+);
 
 fn policies(text: &str) -> Policies {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))
@@ -57,6 +66,26 @@ async fn penalty_follows_the_reload(store: impl Store + Clone) {
     assert!(!is_banned().await, "bans are not enforced without a penalty");
     set.reload(policies("user = { quotas = '1/1h', penalty = '1/1h:2h' }")).unwrap();
     assert!(is_banned().await, "the ban is kept");
+}
+
+/// The request runs, whatever was decided since.
+async fn permit_outlives_another_limit_and_a_ban(store: impl Store + Clone) {
+    const LEASE: Duration = Duration::from_secs(1);
+    let jobs = |limit| {
+        let policy = Policy::new("jobs").quota(Quota::new(limit, LEASE)).in_flight();
+        policy.penalty(Penalty::manual())
+    };
+    let policy = PolicyHandle::new(jobs(1));
+    let limiter = Limiter::new(&policy, store.clone());
+    let acquire = async || limiter.acquire("tenant", Duration::ZERO).await;
+    let _first = acquire().await.unwrap();
+    policy.set(jobs(2)).unwrap();
+    let _second = acquire().await.unwrap();
+    sleep(LEASE * 3 / 2).await;
+    assert!(acquire().await.is_err(), "the first began under a limit of 1, and two are running");
+    Bans::new(&policy, store).impose("tenant", LEASE * 3 / 2, "").await.unwrap();
+    sleep(LEASE * 2).await;
+    assert!(acquire().await.is_err(), "they have run through the ban");
 }
 
 #[test]

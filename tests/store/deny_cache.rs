@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use test_support::requests::{by_user, from_user, ok};
-use test_support::{Redis, patient_store};
+use test_support::{Redis, admit, patient_store};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, LogId, Store};
-use tower_sliding_window::{Policy, Quota};
+use tower_sliding_window::{Limiter, Penalty, Policy, Quota};
 
 #[tokio::test]
 async fn cached_denial_has_its_own_timestamp() {
@@ -24,6 +24,20 @@ async fn cached_denial_has_its_own_timestamp() {
         earlier = timestamp;
     }
     assert_eq!(redis.call_count("evalsha").await, 2, "the cache repeats the denial");
+}
+
+/// Nobody counts strikes, so a denial hides none.
+#[tokio::test]
+async fn denial_is_repeated_under_a_policy_that_bans_by_hand_only() {
+    let redis = Redis::start().await;
+    let policy = Policy::new("user").quota(Quota::per_hour(1)).penalty(Penalty::manual());
+    let limiter = Limiter::new(policy, redis.store().await);
+    assert!(admit(&limiter, "alice").await);
+    for _ in 0..20 {
+        assert!(!admit(&limiter, "alice").await);
+    }
+    let calls = redis.call_count("evalsha").await;
+    assert!(calls <= 4, "{calls} script calls");
 }
 
 /// 64 connections in flight, 40,000 requests of one user: the calls end when the window is full.

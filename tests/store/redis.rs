@@ -161,3 +161,17 @@ async fn log_lives_for_its_retention() {
         assert_eq!(redis.entries("tsw:{=alice}:user:20ms").await, 1, "the others have left it");
     }
 }
+
+/// As an operator may, who knows no other way to reset a key.
+#[tokio::test]
+async fn deleted_log_of_a_budget_is_empty() {
+    let redis = Redis::start().await;
+    let policy = Policy::new("tokens").quota(Quota::per_hour(10)).budget();
+    let limiter = Limiter::new(policy, redis.store_without_deny_cache().await);
+    let check = async || limiter.check_cost("alice", 10).await.unwrap();
+    assert!(check().await.is_admitted());
+    redis.run::<()>(&["DEL", "tsw:{=alice}:tokens:1h:costs"]).await;
+    assert!(check().await.is_admitted());
+    let denied = check().await;
+    assert!(denied.denied().is_some_and(|it| it.retry_after() > Duration::from_secs(3_500)));
+}

@@ -13,7 +13,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use crate::policy::Policy;
+use crate::policy::{Penalty, Policy};
 use crate::time::{micros, nanos};
 use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Strike};
 
@@ -29,8 +29,8 @@ const GENERATIONS: usize = 1024;
 /// The denials of logs, each for one version of a policy.
 ///
 /// - A denial holds until the instant before which time alone makes no room, and for at most a second: a
-///   reset, a cancelled request or a lifted ban in another process frees a place too. Under a policy with
-///   a penalty it ends with the episode, so that it hides no strike. The time counts from before the check
+///   reset, a cancelled request or a lifted ban in another process frees a place too. Under a policy that counts
+///   strikes it ends with the episode, so that it hides no strike. The time counts from before the check
 ///   was sent, so a denial never holds back a place that time has freed.
 /// - A key that is denied again and again costs Redis about one check a second, however many requests it
 ///   sends: one of them renews the denial before it ends.
@@ -189,7 +189,8 @@ impl Denials {
                 false => log_outcome.wait_us(),
             };
             let mut ends_us = wait_us.min(micros(self.max_age));
-            if log.policy.get_penalty().is_some() && !log_outcome.ban().is_banned() {
+            let strikes = log.policy.get_penalty().and_then(Penalty::strikes);
+            if strikes.is_some() && !log_outcome.ban().is_banned() {
                 ends_us = ends_us.min(log_outcome.ban().episode_us);
             }
             if ends_us == 0 {

@@ -197,11 +197,13 @@ impl Inner {
     ) -> Result<(), StoreError> {
         let request =
             ReconcileRequest { log: log.clone(), requests, longest_delay: self.usual_delay };
-        let reply = self.reconciles.send(request, Instant::now()).await?;
+        let sent = Instant::now();
+        let reply = self.reconciles.send(request, sent).await?;
         // What Redis did not know makes the waits longer.
         self.denials.forget(std::slice::from_ref(log));
         let Some(reset) = reply.reset else { return Ok(()) };
-        let Some(reset_at) = Instant::now().checked_sub(reset) else { return Ok(()) };
+        // From before the call: what was admitted after the reset stays, however late the reply is.
+        let Some(reset_at) = sent.checked_sub(reset) else { return Ok(()) };
         self.local.forget_until(log, reset_at);
         Ok(())
     }
