@@ -353,6 +353,8 @@ impl Policy {
     ///   back, [hold](crate::Limiter::hold) or [cancel](crate::Limiter::cancel) the admission.
     /// - If the renewals fail for a whole lease, the place is free while its request still runs.
     /// - Give the policy one quota: each window is a lease of its own.
+    /// - Do not make the lease shorter while requests run: they renew theirs as before, and between two renewals the
+    ///   shorter one counts them no longer. A policy of another name begins anew.
     ///
     /// ```
     /// use std::time::Duration;
