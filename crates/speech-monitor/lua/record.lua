@@ -31,7 +31,8 @@
     REPLY[3] prints (array): for each of them
       print (bytes): its fingerprint
 
-  Cost: O(log n) for each log and rule, and O(n) for the texts, n is the number of entries in a log.
+  Cost: O(log n) for each log and rule, and O(n) for the texts, n is the number of entries in a log. After
+    the clock has stepped back, once O(n log n) for each log.
   TTL: of a log horizon_us and a second. A recorded message renews it. It never becomes shorter.
 ]]
 local call = redis.call
@@ -45,6 +46,11 @@ for k = 1, #logs do
   capacity[k] = tonumber(ARGV[2 * k + 3])
   if capacity[k] > 0 then
     local log, horizon_us = logs[k], ARGV[2 * k + 4]
+    -- The clock may have stepped back. What is ahead of it would count for as long as the step, and make the
+    -- message the oldest.
+    for _, ahead in ipairs(call('ZRANGEBYSCORE', log, now_us + 1, '+inf')) do
+      call('ZADD', log, now_us - 1, ahead)
+    end
     -- A second message to a peer raises the timestamp. A repeated call keeps the timestamp.
     call('ZADD', log, log == peers and 'GT' or 'NX', now_us, entry[k])
     call('ZREMRANGEBYSCORE', log, '-inf', now_us - horizon_us)

@@ -94,6 +94,24 @@ fn noise(number: usize) -> String {
 const RECOMMENDED: &str = "similar 5/5m 90% mute 12h; similar 3/1m 90% mute 6h; \
     peers 5/3m mute 24h; peers 9/5m mute 48h";
 
+#[tokio::test]
+async fn messages_leave_window_after_clock_steps_back() {
+    let mut chat = Chat::new(Clock::on_redis().await, &["peers 5/3m mute 24h"]);
+    for peer in ["a", "b", "c", "d"] {
+        assert_eq!(chat.send(Message::from("alice").to(peer)).await, None);
+    }
+    chat.clock.step_back(hours(1)).await;
+    assert_eq!(chat.send(Message::from("alice").to("a")).await, None);
+    chat.clock.advance(3 * MINUTE).await;
+    assert_eq!(chat.send(Message::from("alice").to("e")).await, None);
+    // Those that the step has not yet caught up with still count.
+    for peer in ["f", "g", "h"] {
+        assert_eq!(chat.send(Message::from("alice").to(peer)).await, None);
+    }
+    chat.clock.step_back(hours(1)).await;
+    assert!(chat.send(Message::from("alice").to("i")).await.is_some());
+}
+
 /// Rules, the messages of a sender, and what the last message triggers. The messages are their seconds
 /// and texts, or `@` and the peer that gets a picture.
 const CASES: &[(&str, &str, &str)] = &[
