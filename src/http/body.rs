@@ -117,6 +117,13 @@ pub(super) struct BodyCost {
     pub(super) cost: Arc<dyn Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync>,
 }
 
+impl BodyCost {
+    /// Returns the cost of a request that takes nothing where the closure leaves it as it was.
+    pub(super) fn or_free(self) -> Self {
+        Self { cost: Arc::new(move |end| (self.cost)(end).or(Some(0))), ..self }
+    }
+}
+
 struct Settlement {
     budgets: SettleHandle,
     by: BodyCost,

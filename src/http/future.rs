@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
-use super::body::{AtEnd, ResponseBody};
+use super::body::{AtEnd, BodyCost, ResponseBody};
 use super::config::{Config, Muted, OnBan};
 use super::rejection::Rejection;
 use super::wait::{Wait, Waited, wait};
@@ -165,7 +165,7 @@ where
                     }
                 }
                 self.insert(decision);
-                self.call(Counted { shown, cancel, permit, budgets })
+                self.call(Counted { shown, cancel, permit, budgets, is_free: false })
             }
         }
     }
@@ -217,6 +217,8 @@ struct Counted {
     permit: Option<Permit>,
     /// The budgets that the response settles.
     budgets: Option<SettleHandle>,
+    /// Whether the head of the response settles them at nothing, unless the end of its body says more.
+    is_free: bool,
 }
 
 impl Called {
@@ -240,6 +242,11 @@ impl Called {
         let (Some(head_cost), Ok(response)) = (&config.head_cost, result) else { return None };
         let budgets = counted.budgets.as_ref()?;
         let cost = with_head(response, |head| head_cost(head))?;
+        if cost == 0 && config.body_cost.is_some() {
+            // It would remove the entries, and the end of the body would find none to settle.
+            counted.is_free = true;
+            return None;
+        }
         let shown = counted.shown.as_mut();
         shown.into_iter().for_each(|shown| shown.settle(cost, LogId::is_budget));
         budgets.settle(cost)
@@ -249,9 +256,10 @@ impl Called {
         &mut self,
         result: Result<Response<B>, E>,
     ) -> Result<Response<ResponseBody<B>>, E> {
-        let Counted { shown, permit, budgets, .. } = &mut self.counted;
-        let (permit, settlement) =
-            (permit.take(), budgets.take().zip(self.config.body_cost.clone()));
+        let Counted { shown, permit, budgets, is_free, .. } = &mut self.counted;
+        let by = self.config.body_cost.clone();
+        let by = if *is_free { by.map(BodyCost::or_free) } else { by };
+        let (permit, settlement) = (permit.take(), budgets.take().zip(by));
         let response = result?;
         let end = AtEnd::new(permit, settlement, &response);
         let mut response = response.map(|body| ResponseBody::inner(body, end));

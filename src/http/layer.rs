@@ -396,7 +396,8 @@ impl SlidingWindowLayer {
     /// - To count what was used when a client hangs up, the closure needs a cost for an incomplete body as well.
     ///   With `None` such a client pays the whole reservation.
     /// - The response to a `HEAD` request, and a body that nobody has asked for a frame, end after 0 bytes.
-    /// - With [`settle_from_head`](Self::settle_from_head) too, the end of the body has the last word.
+    /// - With [`settle_from_head`](Self::settle_from_head) too, the end of the body has the last word. A head that says
+    ///   0 leaves the reservation until then.
     /// - A layer outside of this one that changes the body, such as compression, changes the number of bytes that the
     ///   client gets.
     ///

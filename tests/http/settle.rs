@@ -212,14 +212,22 @@ async fn tail_has_the_last_bytes() {
 
 #[tokio::test]
 async fn end_of_the_body_has_the_last_word() {
-    let store = MemoryStore::new();
-    let service = by_head(store.clone()).settle_from_body(0, sent).layer(service_fn(answer));
-    let response = service.oneshot(answered("70")).await.unwrap();
-    assert_eq!(left(&store).await, (930, 9));
-    // The body knows that this frame is the last one, and a server reads no further.
-    let mut body = response.into_body();
-    body.frame().await.unwrap().unwrap();
-    assert_eq!(left(&store).await, (991, 9));
+    for (tokens, until_then, end, expected) in [
+        ("70", 930, Some(9), 991),
+        ("70", 930, None, 930),
+        // A head that knows of no cost yet.
+        ("0", 600, Some(9), 991),
+        ("0", 600, None, 1_000),
+    ] {
+        let store = MemoryStore::new();
+        let limit = by_head(store.clone()).settle_from_body(0, move |it| sent(it).and(end));
+        let response = limit.layer(service_fn(answer)).oneshot(answered(tokens)).await.unwrap();
+        assert_eq!(left(&store).await, (until_then, 9));
+        // The body knows that this frame is the last one, and a server reads no further.
+        let mut body = response.into_body();
+        body.frame().await.unwrap().unwrap();
+        assert_eq!(left(&store).await, (expected, 9), "{tokens}, then {end:?}");
+    }
 }
 
 /// Sends a request over a connection and reads `bytes` of the response.
