@@ -6,7 +6,7 @@ mod document;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
@@ -59,17 +59,21 @@ struct OfKey {
     /// The version of the common policy that `handle` was made from.
     common: ArcSwap<Policy>,
     handle: PolicyHandle,
+    /// Held while `handle` and `common` change.
+    change: Mutex<()>,
 }
 
 impl OfKey {
     /// Returns the policy, with what it has in common with all keys as that is now.
     fn get(&self, common: &PolicyHandle) -> PolicyHandle {
-        let common = common.get();
-        if !Arc::ptr_eq(&common, &self.common.load())
-            && let Ok(policy) = common.replaced_by(self.new.clone())
-        {
-            self.handle.store(policy);
-            self.common.store(common);
+        if !Arc::ptr_eq(&common.get(), &self.common.load()) {
+            let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+            // Read under the lock, so that no earlier version follows a later one.
+            let common = common.get();
+            if let Ok(policy) = common.replaced_by(self.new.clone()) {
+                self.handle.store(policy);
+                self.common.store(common);
+            }
         }
         self.handle.clone()
     }
@@ -169,7 +173,12 @@ impl Overrides {
         let Override::Policy(new) = new else { return Ok(None) };
         let common = self.policy.get();
         let handle = PolicyHandle::try_new(common.replaced_by(new.clone())?)?;
-        Ok(Some(Arc::new(OfKey { new, common: ArcSwap::new(common), handle })))
+        Ok(Some(Arc::new(OfKey {
+            new,
+            common: ArcSwap::new(common),
+            handle,
+            change: Mutex::default(),
+        })))
     }
 }
 
@@ -209,5 +218,41 @@ impl fmt::Display for Override {
             Self::Exempt => f.write_str(EXEMPT),
             Self::Policy(policy) => policy.fmt(f),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::policy::Penalty;
+    use crate::quota::Quota;
+
+    /// Two requests may bring the policy of a key up to date at once, one of them with an earlier version.
+    #[test]
+    fn override_follows_the_last_of_many_changes() {
+        let common = PolicyHandle::new(Quota::per_minute(5));
+        let users = Overrides::new(&common);
+        users.set("alice", "100/60s".parse().unwrap()).unwrap();
+        let (key, is_over) = (Key::from("alice"), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        let _ = users.get(&key);
+                    }
+                });
+            }
+            let follows = (1..30_000).all(|round| {
+                let penalty = Penalty::new(Quota::per_hour(3), [Duration::from_secs(round)]);
+                common.set(Policy::from(Quota::per_minute(5)).penalty(penalty.clone())).unwrap();
+                let _ = users.get(&key);
+                users.get(&key).unwrap().get().get_penalty() == Some(&penalty)
+            });
+            is_over.store(true, Ordering::Relaxed);
+            assert!(follows);
+        });
     }
 }
