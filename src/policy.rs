@@ -494,21 +494,20 @@ impl Policy {
     /// divided by their number, but is at least 1.
     #[cfg(feature = "redis")]
     pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Arc<Self> {
-        let mut share = self.clone();
-        for quota in &mut share.quotas {
-            let limit = (quota.limit() / instances).max(1);
-            *quota = Quota::new(limit, quota.window());
-        }
-        Arc::new(share)
+        Arc::new(self.with_limits(|limit| (limit / instances).max(1)))
     }
 
     /// Returns the policy for a request in flight, which runs whatever the limits and the bans have become.
     pub(crate) fn without_limits(&self) -> Arc<Self> {
-        let mut policy = Self { penalty: None, ..self.clone() };
+        Arc::new(Self { penalty: None, ..self.with_limits(|_| u32::MAX) })
+    }
+
+    fn with_limits(&self, change: impl Fn(u32) -> u32) -> Self {
+        let mut policy = self.clone();
         for quota in &mut policy.quotas {
-            *quota = Quota::new(u32::MAX, quota.window());
+            *quota = Quota::new(change(quota.limit()), quota.window());
         }
-        Arc::new(policy)
+        policy
     }
 
     pub(crate) fn longest_window_us(&self) -> u64 {
