@@ -117,16 +117,11 @@ pub(super) struct BodyCost {
     pub(super) cost: Arc<dyn Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync>,
 }
 
-impl BodyCost {
-    /// Returns the cost of a request that takes nothing where the closure leaves it as it was.
-    pub(super) fn or_free(self) -> Self {
-        Self { cost: Arc::new(move |end| (self.cost)(end).or(Some(0))), ..self }
-    }
-}
-
 struct Settlement {
     budgets: SettleHandle,
     by: BodyCost,
+    /// Whether they are settled at nothing if the closure leaves them as they are.
+    is_free: bool,
     bytes: u64,
     /// The number of bytes that the head announces.
     length: Option<u64>,
@@ -137,7 +132,7 @@ impl AtEnd {
     /// Returns what happens at the end of a response, if anything does.
     pub(super) fn new<B>(
         permit: Option<Permit>,
-        settlement: Option<(SettleHandle, BodyCost)>,
+        settlement: Option<(SettleHandle, BodyCost, bool)>,
         response: &Response<B>,
     ) -> Option<Box<Self>>
     where
@@ -146,10 +141,10 @@ impl AtEnd {
         if permit.is_none() && settlement.is_none() {
             return None;
         }
-        let settlement = settlement.map(|(budgets, by)| {
+        let settlement = settlement.map(|(budgets, by, is_free)| {
             let length = response.headers().get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
             let length = length.and_then(|it| it.parse().ok());
-            Settlement { budgets, by, bytes: 0, length, tail: Vec::new() }
+            Settlement { budgets, by, is_free, bytes: 0, length, tail: Vec::new() }
         });
         Some(Box::new(Self { permit, settlement, is_complete: is_over(response.body()) }))
     }
@@ -182,9 +177,11 @@ impl fmt::Debug for Settlement {
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        let Some(Settlement { budgets, by, bytes, tail, .. }) = &self.settlement else { return };
+        let Some(Settlement { budgets, by, is_free, bytes, tail, .. }) = &self.settlement else {
+            return;
+        };
         let end = ResponseEnd { bytes: *bytes, tail, is_complete: self.is_complete };
-        if let Some(cost) = (by.cost)(end) {
+        if let Some(cost) = (by.cost)(end).or(is_free.then_some(0)) {
             budgets.settle(cost);
         }
     }

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
-use super::body::{AtEnd, BodyCost, ResponseBody};
+use super::body::{AtEnd, ResponseBody};
 use super::config::{Config, Muted, OnBan};
 use super::rejection::Rejection;
 use super::wait::{Wait, Waited, wait};
@@ -257,9 +257,9 @@ impl Called {
         result: Result<Response<B>, E>,
     ) -> Result<Response<ResponseBody<B>>, E> {
         let Counted { shown, permit, budgets, is_free, .. } = &mut self.counted;
-        let by = self.config.body_cost.clone();
-        let by = if *is_free { by.map(BodyCost::or_free) } else { by };
-        let (permit, settlement) = (permit.take(), budgets.take().zip(by));
+        let permit = permit.take();
+        let settlement = budgets.take().zip(self.config.body_cost.clone());
+        let settlement = settlement.map(|(budgets, by)| (budgets, by, *is_free));
         let response = result?;
         let end = AtEnd::new(permit, settlement, &response);
         let mut response = response.map(|body| ResponseBody::inner(body, end));
