@@ -1,14 +1,13 @@
 //! Requests in flight: a place is given back when the body of the response is over, however it ends.
 
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use tokio::time::{Instant, sleep, timeout};
+use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
@@ -92,15 +91,12 @@ async fn client_that_hangs_up_during_the_check_leaves_no_place() {
     let redis = Redis::start().await;
     let store = redis.store_without_deny_cache().await;
     let user = Policy::new("user").quota(Quota::per_hour(5));
-    let service = layer(store.clone())
-        .rule(user.clone(), key::header("x-user-id"))
-        .layer(service_fn(test_support::requests::ok));
-    {
-        let mut request = std::pin::pin!(service.oneshot(from_user("alice")));
-        let polled = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
-        assert!(polled.is_pending());
-        redis.has_entries("tsw:{=alice}:downloads:30s:in_flight", 1).await;
-    }
+    let service =
+        layer(store.clone()).rule(user.clone(), key::header("x-user-id")).layer(service_fn(ok));
+    let mut request = task::spawn(service.oneshot(from_user("alice")));
+    assert_pending!(request.poll());
+    redis.has_entries("tsw:{=alice}:downloads:30s:in_flight", 1).await;
+    drop(request);
     let began = Instant::now();
     redis.has_entries("tsw:{=alice}:downloads:30s:in_flight", 0).await;
     assert!(began.elapsed() < LEASE / 2, "it does not wait for the end of the lease");
