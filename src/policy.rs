@@ -353,8 +353,8 @@ impl Policy {
     ///   back, [hold](crate::Limiter::hold) or [cancel](crate::Limiter::cancel) the admission.
     /// - If the renewals fail for a whole lease, the place is free while its request still runs.
     /// - Give the policy one quota: each window is a lease of its own.
-    /// - Do not make the lease shorter while requests run: they renew theirs as before, and between two renewals the
-    ///   shorter one counts them no longer. A policy of another name begins anew.
+    /// - A lease never becomes shorter, because requests that run renew theirs as before: [`PolicyHandle::set`] keeps the
+    ///   old one. A policy of another name begins anew.
     ///
     /// ```
     /// use std::time::Duration;
@@ -485,6 +485,13 @@ impl Policy {
         let mut next = Self { base_name: self.base_name.clone(), counts: self.counts, ..new };
         if next.kept_us == 0 {
             next.retention_us = self.retention_us;
+        }
+        if self.counts == Counts::InFlight {
+            // Under a shorter lease a request would not be counted between two of its renewals.
+            let lease = self.quotas.first().map_or(Duration::ZERO, |quota| quota.window());
+            for quota in &mut next.quotas {
+                *quota = Quota::new(quota.limit(), quota.window().max(lease));
+            }
         }
         next.lengthen_retention();
         next

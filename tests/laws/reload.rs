@@ -11,7 +11,7 @@ use tower_sliding_window::{
 test_support::on_every_store!(
     reload_keeps_the_history,
     penalty_follows_the_reload,
-    permit_outlives_another_limit_and_a_ban,
+    permit_outlives_other_limits_and_a_ban,
 );
 
 fn policies(text: &str) -> Policies {
@@ -69,17 +69,20 @@ async fn penalty_follows_the_reload(store: impl Store + Clone) {
 }
 
 /// The request runs, whatever was decided since.
-async fn permit_outlives_another_limit_and_a_ban(store: impl Store + Clone) {
+async fn permit_outlives_other_limits_and_a_ban(store: impl Store + Clone) {
     const LEASE: Duration = Duration::from_secs(1);
-    let jobs = |limit| {
-        let policy = Policy::new("jobs").quota(Quota::new(limit, LEASE)).in_flight();
+    let jobs = |limit, lease| {
+        let policy = Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight();
         policy.penalty(Penalty::manual())
     };
-    let policy = PolicyHandle::new(jobs(1));
+    let policy = PolicyHandle::new(jobs(1, LEASE));
     let limiter = Limiter::new(&policy, store.clone());
     let acquire = async || limiter.acquire("tenant", Duration::ZERO).await;
     let _first = acquire().await.unwrap();
-    policy.set(jobs(2)).unwrap();
+    policy.set(jobs(1, LEASE / 10)).unwrap();
+    sleep(LEASE / 5).await;
+    assert!(acquire().await.is_err(), "the first has renewed nothing yet, and runs");
+    policy.set(jobs(2, LEASE)).unwrap();
     let _second = acquire().await.unwrap();
     sleep(LEASE * 3 / 2).await;
     assert!(acquire().await.is_err(), "the first began under a limit of 1, and two are running");
