@@ -379,7 +379,10 @@ while key <= #KEYS do
             local costs, sums = budget[k].costs, budget[k].sums
             sums[1] = sums[1] + cost
             for i = 4, #sums, 3 do
-              sums[i] = sums[i] + cost
+              -- After a clock step, what other policies have counted may be later.
+              if score - sums[i + 1] > 0 then
+                sums[i] = sums[i] + cost
+              end
             end
             call('HSET', costs, member, cost, '', struct.pack('>' .. rep('d', #sums), unpack(sums)))
             call('PEXPIREAT', costs, expires_ms)

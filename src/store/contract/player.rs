@@ -33,8 +33,7 @@ impl<'a> Player<'a> {
     pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
         let model = Model::at(origin_us);
         let policies = policies(true);
-        let (peers, jobs) = (counting("peers", 1).distinct(), counting("jobs", 1).in_flight());
-        let counting = [peers, jobs, counting("tokens", 3).budget()].map(Arc::new);
+        let counting = [2, 3, 4].map(|at| counting(at, [3, 2], 1));
         Self { store, keys, penalties: true, model, policies, counting, checks: Vec::new() }
     }
 
@@ -70,9 +69,12 @@ impl<'a> Player<'a> {
         match *step {
             Step::Advance(us) => self.model.now_us += us,
             Step::Rewind(us) => self.model.now_us -= us.min(self.model.now_us),
-            Step::SetLimits(at, long, short, quarters) => {
+            Step::SetLimits(at @ 0..2, long, short, quarters) => {
                 self.policies[at + 2] = self.policies[at].clone();
                 self.policies[at] = policy(at, [long, short], quarters, self.penalties);
+            }
+            Step::SetLimits(at, long, short, quarters) => {
+                self.counting[at - 2] = counting(at, [long, short], quarters);
             }
             Step::Check(ref logs) => {
                 let check = self.check(logs);
@@ -209,23 +211,34 @@ fn policies(penalties: bool) -> [Arc<Policy>; 4] {
     [user.clone(), ip.clone(), user, ip]
 }
 
-fn counting(name: &str, times: u32) -> Policy {
-    let quota = |limit, us| Quota::new(limit * times, Duration::from_micros(us));
-    let policy = Policy::new(name).quota(quota(2, LONGEST_WINDOW_US / 4));
-    policy.quota(quota(3, LONGEST_WINDOW_US))
-}
-
 /// Returns a policy with these limits. The length of its shorter windows is given in quarters of the
 /// longest.
-fn policy(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
-    let short = Quota::new(short, Duration::from_micros(LONGEST_WINDOW_US / 4 * quarters - 1));
-    let long = Quota::new(long, Duration::from_micros(LONGEST_WINDOW_US));
+fn policy(at: usize, limits: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
+    let [long, short] = quotas(limits, quarters);
     let policy = Policy::new(["user", "ip"][at]).quota(long);
     Arc::new(match quarters {
         2 if penalties => policy.quota(short).penalty(penalty()),
         1 | 2 => policy.quota(short),
         _ => policy,
     })
+}
+
+/// The same for the policies that count something else.
+fn counting(at: usize, [long, short]: [u32; 2], quarters: u64) -> Arc<Policy> {
+    let times = if at == 4 { 3 } else { 1 };
+    let [long, short] = quotas([long * times, short * times], quarters);
+    let policy = Policy::new(["peers", "jobs", "tokens"][at - 2]).quota(long).quota(short);
+    Arc::new(match at {
+        2 => policy.distinct(),
+        3 => policy.in_flight(),
+        _ => policy.budget(),
+    })
+}
+
+fn quotas([long, short]: [u32; 2], quarters: u64) -> [Quota; 2] {
+    let windows_us = [LONGEST_WINDOW_US, LONGEST_WINDOW_US / 4 * quarters - 1];
+    let [long_window, short_window] = windows_us.map(Duration::from_micros);
+    [Quota::new(long, long_window), Quota::new(short, short_window)]
 }
 
 pub(super) fn penalty() -> Penalty {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use redis::aio::ConnectionManager;
 use test_support::Redis;
 
-use super::step::history;
+use super::step::{BUDGET, history};
 use super::{LONGEST_WINDOW_US, Player, Step};
 use crate::MemoryStore;
 use crate::RedisStore;
@@ -114,4 +114,19 @@ fn script_is_exact_at_its_boundaries() {
             runtime.block_on(play_on_redis(&steps, (&server, &connection), &prefix)).unwrap();
         }
     }
+}
+
+/// Two policies of one budget, whose windows differ.
+#[test]
+fn budget_is_exact_after_a_clock_step() {
+    let runtime = runtime();
+    let server = runtime.block_on(Redis::start());
+    let connection = runtime.block_on(server.connection());
+    let (unit, log) = (LONGEST_WINDOW_US / 20, vec![(BUDGET, 0, 1)]);
+    let of_window = |quarters| Step::SetLimits(4, 8, 5, quarters);
+    let check = || Step::Check(log.clone());
+    let before = [of_window(1), check(), Step::Advance(12 * unit), Step::Peek(log.clone())];
+    let after = [Step::Rewind(6 * unit), of_window(3), check(), of_window(1), check()];
+    let steps = [before.to_vec(), after.to_vec()].concat();
+    runtime.block_on(play_on_redis(&steps, (&server, &connection), "step")).unwrap();
 }

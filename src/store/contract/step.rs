@@ -37,8 +37,8 @@ pub(in crate::store) enum Step {
     /// Imposes a ban of a length. Ignored unless the policy has a penalty.
     Ban(u64, (usize, usize)),
     Lift(usize, usize),
-    /// A policy, the limits of its long and its short window, and the length of the short one in quarters
-    /// of the long one.
+    /// A policy (0 and 1, and from 2 on those that count values, requests in flight and costs), the limits of
+    /// its long and its short window, and the length of the short one in quarters of the long one.
     SetLimits(usize, u32, u32, u64),
 }
 
@@ -74,7 +74,7 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         27 | 28 => Step::Renew(random.usize(..1 << 16)),
         _ => {
             let (long, short) = (random.u32(1..9), random.u32(1..6));
-            Step::SetLimits(random.usize(0..2), long, short, random.u64(1..4))
+            Step::SetLimits(random.usize(0..5), long, short, random.u64(1..4))
         }
     }
 }
