@@ -33,7 +33,7 @@ impl<'a> Player<'a> {
     pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
         let model = Model::at(origin_us);
         let policies = policies(true);
-        let counting = [2, 3, 4].map(|at| counting(at, [3, 2], 1));
+        let counting = [2, 3, 4].map(|at| counting(at, [3, 2], 1, true));
         Self { store, keys, penalties: true, model, policies, counting, checks: Vec::new() }
     }
 
@@ -74,7 +74,7 @@ impl<'a> Player<'a> {
                 self.policies[at] = policy(at, [long, short], quarters, self.penalties);
             }
             Step::SetLimits(at, long, short, quarters) => {
-                self.counting[at - 2] = counting(at, [long, short], quarters);
+                self.counting[at - 2] = counting(at, [long, short], quarters, self.penalties);
             }
             Step::Check(ref logs) => {
                 let check = self.check(logs);
@@ -224,10 +224,13 @@ fn policy(at: usize, limits: [u32; 2], quarters: u64, penalties: bool) -> Arc<Po
 }
 
 /// The same for the policies that count something else.
-fn counting(at: usize, [long, short]: [u32; 2], quarters: u64) -> Arc<Policy> {
+fn counting(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
     let times = if at == 4 { 3 } else { 1 };
     let [long, short] = quotas([long * times, short * times], quarters);
-    let policy = Policy::new(["peers", "jobs", "tokens"][at - 2]).quota(long).quota(short);
+    let mut policy = Policy::new(["peers", "jobs", "tokens"][at - 2]).quota(long).quota(short);
+    if quarters == 2 && penalties {
+        policy = policy.penalty(penalty());
+    }
     Arc::new(match at {
         2 => policy.distinct(),
         3 => policy.in_flight(),

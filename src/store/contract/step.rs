@@ -56,14 +56,11 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         15..17 => Step::Repeat(random.usize(..1 << 16)),
         17 => Step::Peek(logs(random, 0..6)),
         18..20 => Step::Cancel(random.usize(..1 << 16)),
-        20 => {
-            let policy = [0, 1, OF_VALUES, IN_FLIGHT, BUDGET][random.usize(0..5)];
-            Step::Reset(policy, random.usize(0..2))
-        }
-        21 => Step::Lift(random.usize(0..2), random.usize(0..2)),
+        20 => Step::Reset(of_any_kind(random), random.usize(0..2)),
+        21 => Step::Lift(of_any_kind(random), random.usize(0..2)),
         22 | 23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
         22 | 23 => {
-            let log = (random.usize(0..2), random.usize(0..2));
+            let log = (of_any_kind(random), random.usize(0..2));
             Step::Ban(random.u64(0..LONGEST_WINDOW_US), log)
         }
         24..26 => Step::Settle(random.usize(..1 << 16), random.u32(0..8)),
@@ -77,6 +74,11 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
             Step::SetLimits(random.usize(0..5), long, short, random.u64(1..4))
         }
     }
+}
+
+/// Returns the index of a policy, of each kind as often.
+fn of_any_kind(random: &mut Rng) -> usize {
+    [0, 1, OF_VALUES, IN_FLIGHT, BUDGET][random.usize(0..5)]
 }
 
 /// Returns up to three logs, most often at a cost of 1 in each.
