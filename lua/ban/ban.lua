@@ -3,8 +3,8 @@
   Does not impose a ban that was lifted after it was seen.
 
   Keys:
-    KEYS[1] record (HASH): the ban record: until, level, reason, episode_until, length (of a ban that this
-      script has imposed)
+    KEYS[1] record (HASH): the ban record: until, level, reason, episode_until, and length, as the ban was
+      imposed; 0 for one by strikes
     KEYS[2] mark (string): when the key's ban was last lifted, as lift.lua leaves it
 
   Arguments:

@@ -3,7 +3,7 @@
   imposing the ban again.
 
   Keys:
-    KEYS[1] record (HASH): the ban record: until, level, reason, episode_until
+    KEYS[1] record (HASH): the ban record: until, level, reason, episode_until, length
     KEYS[2] strikes (ZSET): the strikes
     KEYS[3] mark (string): when the key's ban was last lifted, in microseconds of the Unix epoch
 

@@ -9,7 +9,7 @@
       for each log that is a budget:
         costs (HASH): the cost of each entry; the empty field has its sums
       for each log whose policy has a penalty:
-        record (HASH): the ban record: until, level, reason, episode_until
+        record (HASH): the ban record: until, level, reason, episode_until, length
         strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
 
   Arguments:
@@ -329,7 +329,7 @@ while key <= #KEYS do
                 level = math.max(0, level - math.floor((now_us - until_us) / decay_us))
                 level = math.min(level + 1, levels)
                 until_us = now_us + shape[penalty + 2 + level]
-                call('HSET', record, 'until', until_us, 'level', level, 'reason', 'strikes')
+                call('HSET', record, 'until', until_us, 'level', level, 'reason', 'strikes', 'length', 0)
               end
               call('HSET', record, 'episode_until', episode_us)
               local over_us = math.max(until_us + level * decay_us, episode_us)

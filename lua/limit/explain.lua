@@ -3,7 +3,7 @@
 
   Keys:
     KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
-    KEYS[2] record (HASH): the ban record: until, level, reason, episode_until
+    KEYS[2] record (HASH): the ban record: until, level, reason, episode_until, length
     KEYS[3] strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
     KEYS[4] costs (HASH): the cost of each entry, if the log is a budget
 

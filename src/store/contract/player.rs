@@ -130,10 +130,10 @@ impl<'a> Player<'a> {
                 same((), self.store.reset(std::slice::from_ref(&log)).await)?;
                 *self.model.log(&log) = Log::new();
             }
-            Step::Ban(length_us, (at, key)) => {
+            Step::Ban(length_us, only_longer, (at, key)) => {
                 let log = self.log(at, key);
                 if log.policy.get_penalty().is_some() {
-                    self.ban(&log, length_us).await?;
+                    self.ban(&log, length_us, only_longer).await?;
                 }
             }
             Step::Lift(at, key) => {
@@ -194,14 +194,21 @@ impl<'a> Player<'a> {
         same(expected, explained.map(|it| it.into_iter().map(only_promised).collect()))
     }
 
-    async fn ban(&mut self, log: &LogId, length_us: u64) -> Result<(), String> {
+    async fn ban(&mut self, log: &LogId, length_us: u64, only_longer: bool) -> Result<(), String> {
+        let length = Duration::from_micros(length_us);
+        let ban = match only_longer {
+            true => self.store.impose_if_longer(log, length, "by hand").await,
+            false => self.store.impose(log, length, "by hand").await,
+        };
+        if only_longer && matches!(ban, Err(StoreError::Unsupported { .. })) {
+            return Ok(());
+        }
         let (now_us, penalty) = (self.model.now_us, log.policy.get_penalty());
         let record = self.model.ban_record(log);
-        record.impose(now_us, length_us, "by hand", penalty, false);
+        record.impose(now_us, length_us, "by hand", penalty, only_longer);
         let remaining = Duration::from_micros(record.wait_us(now_us));
         let reason = if remaining.is_zero() { "" } else { &record.reason };
         let expected = (remaining, reason.to_owned());
-        let ban = self.store.impose(log, Duration::from_micros(length_us), "by hand").await;
         same(expected, ban.map(|ban| (ban.remaining(), ban.reason().to_owned())))
     }
 }

@@ -34,8 +34,9 @@ pub(in crate::store) enum Step {
     /// The same in one log of the earlier check, given by its index.
     SettleInOne(usize, u32, usize),
     Reset(usize, usize),
-    /// Imposes a ban of a length. Ignored unless the policy has a penalty.
-    Ban(u64, (usize, usize)),
+    /// Imposes a ban of a length, unless a ban stands that was imposed for as long if the flag is set. Ignored
+    /// unless the policy has a penalty.
+    Ban(u64, bool, (usize, usize)),
     Lift(usize, usize),
     /// A policy (0 and 1, and from 2 on those that count values, requests in flight and costs), the limits of
     /// its long and its short window, and the length of the short one in quarters of the long one.
@@ -61,7 +62,7 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         22 | 23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
         22 | 23 => {
             let log = (of_any_kind(random), random.usize(0..2));
-            Step::Ban(random.u64(0..LONGEST_WINDOW_US), log)
+            Step::Ban(random.u64(0..LONGEST_WINDOW_US), random.bool(), log)
         }
         24..26 => Step::Settle(random.usize(..1 << 16), random.u32(0..8)),
         26 => {
