@@ -101,7 +101,7 @@ impl Client {
     /// Runs a script that takes several requests, and returns the reply to each of them.
     ///
     /// The caller bounds how many of these calls are under way.
-    pub(super) async fn run_many<T>(
+    pub(crate) async fn run_many<T>(
         &self,
         script: &Script,
         command: &Cmd,

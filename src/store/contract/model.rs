@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::step::LONGEST_WINDOW_US;
 use crate::window::{
     BanRecord, BanState, Check, Entry, Explanation, Log, LogId, LogOutcome, MAX_LISTED, Outcome,
     QuotaState,
@@ -43,10 +42,10 @@ impl Model {
         let (now_us, id) = (self.now_us, check.id);
         let (mut recorded_us, mut outcomes) = (None, Vec::new());
         for (log, cost) in check.costs() {
-            let entries = self.log(log);
-            entries.remove_expired(now_us, LONGEST_WINDOW_US);
+            let (entries, kept_us) = (self.log(log), log.policy.retention_us());
+            entries.remove_expired(now_us, kept_us);
             if check.repeated && !log.policy.refreshes() {
-                recorded_us = recorded_us.or_else(|| entries.find(id, now_us, LONGEST_WINDOW_US));
+                recorded_us = recorded_us.or_else(|| entries.find(id, now_us, kept_us));
             }
             outcomes.push(entries.outcome(log, id, now_us, cost));
         }
@@ -98,8 +97,8 @@ impl Model {
         let (now_us, mut was_live) = (self.now_us, false);
         for log in &check.logs {
             let Some(cost) = log.settled_cost(cost) else { continue };
-            let log = self.log(log);
-            let is_live = log.find(check.id, now_us, LONGEST_WINDOW_US).is_some();
+            let (log, kept_us) = (self.log(log), log.policy.retention_us());
+            let is_live = log.find(check.id, now_us, kept_us).is_some();
             was_live |= is_live;
             if is_live || cost == 0 {
                 log.settle(check.id, cost);

@@ -171,10 +171,42 @@ impl<'a> Player<'a> {
 
     async fn admit(&mut self, check: &Check) -> Result<(), String> {
         let outcome = self.store.admit(check).await;
-        let expected = only_wanted(check, self.model.decide(check, true));
-        let is_denied = !expected.admitted;
-        same(expected, outcome.map(|outcome| only_wanted(check, outcome)))?;
+        let is_denied = !self.compare(check, outcome)?;
         if is_denied { self.explain(check).await } else { Ok(()) }
+    }
+
+    /// Compares the outcome of a check with that of the model. Returns whether it is admitted.
+    fn compare(
+        &mut self,
+        check: &Check,
+        outcome: Result<Outcome, StoreError>,
+    ) -> Result<bool, String> {
+        let expected = only_wanted(check, self.model.decide(check, true));
+        let is_admitted = expected.admitted;
+        same(expected, outcome.map(|outcome| only_wanted(check, outcome)))?;
+        Ok(is_admitted)
+    }
+
+    /// Plays checks that `admit` sends in one call of the store.
+    #[cfg(all(test, feature = "redis"))]
+    pub(super) async fn play_in_one_call(
+        &mut self,
+        steps: &[Step],
+        admit: impl AsyncFnOnce(&[Check]) -> Vec<Result<Outcome, StoreError>>,
+    ) -> Result<(), String> {
+        let check = |step: &Step| match step {
+            Step::Check(logs) => Some(self.check(logs)),
+            _ => None,
+        };
+        let possible = |check: &Check| check.ensure_possible().is_ok();
+        let checks: Vec<Check> = steps.iter().filter_map(check).filter(possible).collect();
+        let outcomes = admit(&checks).await;
+        for (check, outcome) in checks.into_iter().zip(outcomes) {
+            self.compare(&check, outcome)
+                .map_err(|difference| format!("{check:?}: {difference}"))?;
+            self.checks.push(check);
+        }
+        Ok(())
     }
 
     async fn peek(&mut self, check: &Check) -> Result<(), String> {
@@ -219,9 +251,9 @@ fn policies(penalties: bool) -> [Arc<Policy>; 4] {
 }
 
 /// Returns a policy with these limits. The length of its shorter windows is given in quarters of the
-/// longest.
+/// longest of all policies.
 fn policy(at: usize, limits: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
-    let [long, short] = quotas(limits, quarters);
+    let [long, short] = quotas(at, limits, quarters);
     let policy = Policy::new(["user", "ip"][at]).quota(long);
     Arc::new(match quarters {
         2 if penalties => policy.quota(short).penalty(penalty()),
@@ -233,7 +265,7 @@ fn policy(at: usize, limits: [u32; 2], quarters: u64, penalties: bool) -> Arc<Po
 /// The same for the policies that count something else.
 fn counting(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
     let times = if at == 4 { 3 } else { 1 };
-    let [long, short] = quotas([long * times, short * times], quarters);
+    let [long, short] = quotas(at, [long * times, short * times], quarters);
     let mut policy = Policy::new(["peers", "jobs", "tokens"][at - 2]).quota(long).quota(short);
     if quarters == 2 && penalties {
         policy = policy.penalty(penalty());
@@ -245,8 +277,10 @@ fn counting(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) 
     })
 }
 
-fn quotas([long, short]: [u32; 2], quarters: u64) -> [Quota; 2] {
-    let windows_us = [LONGEST_WINDOW_US, LONGEST_WINDOW_US / 4 * quarters - 1];
+/// Every second policy keeps its logs for a shorter time.
+fn quotas(at: usize, [long, short]: [u32; 2], quarters: u64) -> [Quota; 2] {
+    let quarter_us = LONGEST_WINDOW_US / 4;
+    let windows_us = [[4, 3][at % 2] * quarter_us, quarters * quarter_us - 1];
     let [long_window, short_window] = windows_us.map(Duration::from_micros);
     [Quota::new(long, long_window), Quota::new(short, short_window)]
 }

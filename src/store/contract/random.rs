@@ -12,6 +12,7 @@ use super::step::{BUDGET, history};
 use super::{LONGEST_WINDOW_US, Player, Step};
 use crate::MemoryStore;
 use crate::RedisStore;
+use crate::window::Check;
 
 /// The first timestamp of a Redis history. It has as many digits as a real one.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
@@ -28,12 +29,15 @@ async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
     player.play(steps, &mut move_clock).await
 }
 
+/// Plays a history, in which checks that follow each other go in one call if `together` is set.
 async fn play_on_redis(
     steps: &[Step],
+    together: bool,
     (server, connection): (&Redis, &ConnectionManager),
     prefix: &str,
 ) -> Result<(), String> {
     let store = RedisStore::builder().connect_with_clock(&server.url(), prefix).await;
+    let mut player = Player::new(&store, KEYS.map(Into::into), ORIGIN_US);
     let mut move_clock = async |now_us: u64| {
         redis::cmd("HSET")
             .arg((prefix, "s", now_us / 1_000_000, "us", now_us % 1_000_000))
@@ -41,8 +45,21 @@ async fn play_on_redis(
             .await
             .unwrap();
     };
-    let mut player = Player::new(&store, KEYS.map(Into::into), ORIGIN_US);
-    player.play(steps, &mut move_clock).await
+    if !together {
+        return player.play(steps, &mut move_clock).await;
+    }
+    move_clock(ORIGIN_US).await;
+    let is_check = |step: &Step| matches!(step, Step::Check(_));
+    for steps in steps.chunk_by(|one, next| is_check(one) && is_check(next)) {
+        match steps {
+            [_] => player.play(steps, &mut move_clock).await?,
+            checks => {
+                let admit = async |checks: &[Check]| store.admit_in_one_call(checks).await;
+                player.play_in_one_call(checks, admit).await?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn histories(clock_steps_back: impl Strategy<Value = bool>) -> impl Strategy<Value = Vec<Step>> {
@@ -79,10 +96,12 @@ fn script_decides_as_the_algorithm() {
     let connection = runtime.block_on(server.connection());
     let history_number = std::cell::Cell::new(0);
 
-    proptest!(config("tests/regressions/script.txt"), |(steps in histories(any::<bool>()))| {
+    let histories = (histories(any::<bool>()), any::<bool>());
+    proptest!(config("tests/regressions/script.txt"), |((steps, together) in histories)| {
         history_number.set(history_number.get() + 1);
         let prefix = format!("history-{}", history_number.get());
-        let played = runtime.block_on(play_on_redis(&steps, (&server, &connection), &prefix));
+        let redis = (&server, &connection);
+        let played = runtime.block_on(play_on_redis(&steps, together, redis, &prefix));
         played.map_err(TestCaseError::fail)?;
     });
 }
@@ -111,7 +130,9 @@ fn script_is_exact_at_its_boundaries() {
                 }
             }
             let prefix = format!("{limit}-{}", offsets[1]);
-            runtime.block_on(play_on_redis(&steps, (&server, &connection), &prefix)).unwrap();
+            runtime
+                .block_on(play_on_redis(&steps, false, (&server, &connection), &prefix))
+                .unwrap();
         }
     }
 }
@@ -140,6 +161,6 @@ fn script_is_exact_in_rare_histories() {
     let bans = [&first[..], &strike, &strike[..2], &[ban(12, true)]].concat();
 
     for (prefix, steps) in [("clock", clock_steps), ("bans", bans)] {
-        runtime.block_on(play_on_redis(&steps, (&server, &connection), prefix)).unwrap();
+        runtime.block_on(play_on_redis(&steps, false, (&server, &connection), prefix)).unwrap();
     }
 }

@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::journal::{Origin, Request};
 use super::*;
 use crate::quota::Quota;
+use crate::redis::{BatchedRequest, Replies};
 use crate::window::LogCost;
 
 const LIMIT: u32 = 5;
@@ -49,6 +50,21 @@ impl RedisStore {
     /// Decides as in an outage.
     fn decide_as_in_an_outage(&self, check: &Check) -> bool {
         self.decide_without_redis(check, StoreError::Unavailable).unwrap().admitted
+    }
+
+    /// Sends checks in one call, in their order.
+    pub(in crate::store) async fn admit_in_one_call(
+        &self,
+        checks: &[Check],
+    ) -> Vec<Result<Outcome, StoreError>> {
+        let request =
+            |check: &Check| CheckRequest { check: Arc::new(check.clone()), mode: Mode::New };
+        let requests: Vec<_> = checks.iter().map(request).collect();
+        let (client, script) = (&self.0.client, &self.0.client.scripts().admit);
+        let command = CheckRequest::command(requests.iter(), script, client.keys());
+        let read = |replies: Replies<'_>| CheckRequest::replies(requests.iter(), replies);
+        let replies = client.run_many(script, &command, requests.len(), read).await.unwrap();
+        replies.into_iter().map(|reply| reply.map(|outcome| outcome.unwrap())).collect()
     }
 
     async fn settled_journal(&self) {
