@@ -5,7 +5,8 @@
     KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
     KEYS[2] record (HASH): the ban record: until, level, reason, episode_until, length
     KEYS[3] strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
-    KEYS[4] costs (HASH): the cost of each entry, if the log is a budget
+    KEYS[4] costs (HASH): the cost of each entry, if the log is a budget; its sums as a peek of admit.lua has
+      just left them
 
   Arguments:
     ARGV[1] cost (places): how many places the request would take
@@ -28,7 +29,8 @@
       oldest (array): the oldest entries in the window, each with its timestamp
       costs (array): the cost of each of these entries; empty unless the log is a budget
 
-  Cost: O(log n + most) for each quota, n is the number of entries in the log or of strikes; of a budget O(n).
+  Cost: O(log n + most) for each quota, n is the number of entries in the log or of strikes. The wait of a denial
+    by a budget is found as in admit.lua.
   TTL: unchanged.
 ]]
 local call, log, record, strikes, costs = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -43,6 +45,29 @@ if within_us > 0 then
   struck = call('ZRANGE', strikes, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
 end
 
+local sums = {}
+if costs then
+  local packed = call('HGET', costs, '') or struct.pack('>ddd', 0, -1, 0)
+  sums = { struct.unpack('>' .. string.rep('d', #packed / 8), packed) }
+  sums[#sums] = nil
+end
+
+local function costs_of(members)
+  local of = #members > 0 and call('HMGET', costs, unpack(members)) or {}
+  for i = 1, #of do
+    of[i] = tonumber(of[i] or 0)
+  end
+  return of
+end
+
+local function total(numbers)
+  local sum = 0
+  for i = 1, #numbers do
+    sum = sum + numbers[i]
+  end
+  return sum
+end
+
 local reply, slot = { now_us, ban, struck }, 4
 for arg = 5, #ARGV, 2 do
   local limit, window_us, must_leave = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), {}
@@ -54,18 +79,33 @@ for arg = 5, #ARGV, 2 do
   local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
   local taken, listed = 0, {}
   if costs then
-    local members, of = call('ZRANGE', log, since_us, '+inf', 'BYSCORE'), {}
-    for i, member in ipairs(members) do
-      of[i] = tonumber(call('HGET', costs, member) or 0)
-      taken, listed[i] = taken + of[i], i <= #oldest / 2 and of[i] or nil
+    -- The sum of the window, or of all entries, without what has left since.
+    local sum, until_us = sums[1], -1
+    for at = 3, #sums, 3 do
+      if sums[at] == window_us and sums[at + 2] >= sums[2] then
+        sum, until_us = sums[at + 1], sums[at + 2]
+      end
     end
-    local excess, i = cost <= limit and taken + cost - limit or 0, 0
-    while excess > 0 do
-      i = i + 1
-      excess = excess - of[i]
+    local left =
+      call('ZRANGE', log, string.format('(%d', until_us), since_us - 1, 'BYSCORE', 'LIMIT', 0, 4096)
+    taken = sum - total(costs_of(left))
+    for i = 1, #oldest, 2 do
+      listed[#listed + 1] = oldest[i]
     end
-    if i > 0 then
-      must_leave = { members[i], call('ZSCORE', log, members[i]) }
+    listed = costs_of(listed)
+    local excess, first, count, found = cost <= limit and taken + cost - limit or 0, 0, 4, nil
+    while excess > 0 and first < 4096 do
+      found = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', first, count)
+      for i, of in ipairs(costs_of(found)) do
+        if excess > 0 then
+          excess = excess - of
+          must_leave = excess <= 0 and { found[i], call('ZSCORE', log, found[i]) } or {}
+        end
+      end
+      first, count = first + count, first + count
+    end
+    if excess > 0 then
+      must_leave = call('ZRANGE', log, -1, -1, 'WITHSCORES')
     end
   else
     taken = call('ZCOUNT', log, since_us, '+inf')

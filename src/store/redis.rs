@@ -443,11 +443,19 @@ impl Store for RedisStore {
         StoreFuture::later(async move {
             let mut explained = Vec::with_capacity(check.logs.len());
             let mut result = Ok(());
-            for (log, cost) in check.costs() {
+            for (index, (log, cost)) in check.costs().enumerate() {
                 // Nothing is written for this: it must not change Redis.
                 if is_local(&check) && this.0.journal.has(&check.logs) {
                     result = Err(StoreError::Unavailable);
                     break;
+                }
+                if log.is_budget() {
+                    // It counts out what has left, in calls that are short.
+                    let part = Arc::new(check.part(|it| it == index));
+                    result = this.0.check_once(part, Mode::Peek).await.map(|_| ());
+                    if result.is_err() {
+                        break;
+                    }
                 }
                 match requests::explain(&this.0.client, log, cost).await {
                     Ok(explanation) => explained.push(explanation),

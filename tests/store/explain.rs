@@ -102,6 +102,20 @@ async fn long_list_is_cut(store: impl Store) {
     assert_eq!((quota.admissions.len(), costs, quota.not_listed), (2_048, 5_094, 104));
 }
 
+/// It would stop Redis for half a second if it had 400,000 entries.
+#[tokio::test]
+async fn long_budget_is_not_read_whole() {
+    let redis = Redis::start().await;
+    let limiter = limiter("1000/1m,1000/1h", redis.store().await);
+    for _ in 0..1_000 {
+        admit_cost(&limiter, 1).await;
+    }
+    let read = async || redis.call_count("hget").await + redis.call_count("hmget").await;
+    let before = read().await;
+    assert_eq!(explain(&limiter).await.quotas[1].taken, 1_000);
+    assert!(read().await - before < 10);
+}
+
 #[tokio::test]
 async fn explanation_writes_nothing() {
     let redis = Redis::start().await;
