@@ -6,6 +6,7 @@ mod clock;
 mod cluster;
 mod counting;
 mod faults;
+mod histories;
 mod lateness;
 mod lost_replies;
 mod node_faults;
