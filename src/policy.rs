@@ -305,7 +305,8 @@ impl Policy {
     /// address. A sixth may once one of them has sent nothing for ten minutes.
     ///
     /// - A value takes one place whatever the cost of its request, and none if the cost is 0.
-    /// - A denied request leaves no value. One that is cancelled or settled afterwards does: it was seen.
+    /// - A denied request leaves no value. One that is cancelled or settled afterwards does: it was seen. So may one
+    ///   whose reply from Redis was lost and that was decided without Redis.
     /// - A value is kept as a hash.
     /// - Denials are not repeated from memory, because a value that is in the window passes. On Redis each costs a
     ///   call.

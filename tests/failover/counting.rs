@@ -91,23 +91,6 @@ async fn latest_sight_of_two_processes_survives_a_loss() {
     assert!((before - again).abs() < 250_000.0, "{before} {again}");
 }
 
-#[tokio::test]
-async fn place_given_back_in_an_outage_is_free_afterwards() {
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let far = jobs(1, HOUR, process.store.clone());
-    let near = jobs(1, HOUR, redis.store_without_deny_cache().await);
-    let permit = far.acquire("tenant", Duration::ZERO).await.unwrap();
-    process.cut().await;
-    drop(permit);
-    let permit = far.acquire("tenant", Duration::ZERO).await.expect("this process decides");
-    drop(permit);
-    assert!(near.acquire("tenant", Duration::ZERO).await.is_err(), "Redis does not know it yet");
-    process.mend().await;
-    eventually("the place is free", async || near.acquire("tenant", Duration::ZERO).await.is_ok())
-        .await;
-}
-
 /// Both replies to a renewal are lost, and so it may not have counted.
 #[tokio::test]
 async fn lost_renewal_keeps_its_place() {

@@ -22,6 +22,7 @@ use crate::{Far, limiter, user};
 /// How many histories are played, unless `HISTORIES` is set.
 const HISTORIES: u64 = 32;
 const STEPS: usize = 60;
+const MOST_TOKENS: u32 = 120;
 const BUDGET: usize = 1;
 const IN_FLIGHT: usize = 2;
 const VALUES: usize = 3;
@@ -52,7 +53,7 @@ impl History {
         let processes = [Far::from(&redis).await, Far::from(&redis).await];
         let policy = |name, limit| Policy::new(name).quota(Quota::per_hour(limit));
         let (jobs, peers) = (policy("jobs", 12).in_flight(), policy("peers", 3).distinct());
-        let policies = [user(30), policy("tokens", 120).budget(), jobs, peers];
+        let policies = [user(30), policy("tokens", MOST_TOKENS).budget(), jobs, peers];
         Self {
             random: Rng::with_seed(seed),
             redis,
@@ -116,7 +117,7 @@ impl History {
         let mut checks = Vec::new();
         for _ in 0..count {
             let process = self.random.usize(0..2);
-            let all = (0..LOGS.len()).map(|log| (log, self.random.u32(1..6)));
+            let all = (0..LOGS.len()).map(|log| (log, self.random.u32(0..6)));
             let mut logs: Vec<(usize, u32)> = all.collect();
             logs.retain(|_| self.random.bool());
             if logs.is_empty() {
@@ -152,6 +153,7 @@ impl History {
             for (log, number) in &logs {
                 match *log {
                     VALUES => _ = self.values.insert(*number),
+                    BUDGET if *number == 0 => {}
                     BUDGET => _ = self.entries[BUDGET].insert(admitted.id(), *number),
                     log => _ = self.entries[log].insert(admitted.id(), 1),
                 }
@@ -201,6 +203,11 @@ impl History {
             if found != *expected {
                 return Some(format!("{}: {found:?} for {expected:?}", LOGS[log]));
             }
+        }
+        let left = limiter(&self.policies[BUDGET], &self.processes[0].store).peek("key").await;
+        let (left, taken) = (left.unwrap().remaining(), self.entries[BUDGET].values().sum());
+        if left != MOST_TOKENS.saturating_sub(taken) {
+            return Some(format!("{left} tokens are left, and {taken} taken"));
         }
         let (found, values) = (self.in_redis(VALUES).await.len(), self.values.len());
         let fits = (values..=values + self.more_values.len()).contains(&found);

@@ -19,7 +19,6 @@ use super::journal::{Origin, Request};
 use super::*;
 use crate::quota::Quota;
 use crate::redis::{BatchedRequest, Replies};
-use crate::window::LogCost;
 
 const LIMIT: u32 = 5;
 
@@ -214,30 +213,6 @@ async fn check_does_not_wait_for_later_changes() {
     let outcome = timeout(Duration::from_secs(1), Store::admit(&store, &check())).await;
     assert_eq!(outcome.expect("in a second").unwrap().decided_by, DecidedBy::Store);
     task.await.unwrap();
-}
-
-#[tokio::test]
-async fn different_costs_are_written_back() {
-    let server = Redis::start().await;
-    let store = store(server.url()).await;
-    let log = |name: &str| {
-        let policy = Policy::new(name).quota(Quota::per_hour(10));
-        let policy = if name == "messages" { policy } else { policy.budget() };
-        LogId::new(Arc::new(policy), "alice")
-    };
-    let costs = [("parts", 4), ("messages", 1), ("free", 0)];
-    let check = || Check::with_costs(costs.map(|(name, cost)| LogCost::new(log(name), cost)));
-    let taken = async || {
-        store.settled_journal().await;
-        let left = Store::peek(&store, &check().at_cost(0)).await.unwrap();
-        left.logs().iter().map(|log| 10 - log.quotas()[0].remaining()).collect::<Vec<_>>()
-    };
-    assert!(store.decide_as_in_an_outage(&check()));
-    assert_eq!(taken().await, [4, 1, 0]);
-    let other = check();
-    assert!(store.decide_as_in_an_outage(&other));
-    assert!(Store::settle(&store, &other.part(|index| index != 1), 2).await.unwrap());
-    assert_eq!(taken().await, [6, 2, 0], "the log without the request stays without it");
 }
 
 /// A denial's reply is under way while the ban is lifted. It must not bring the ban back here.
