@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
-use http::{Extensions, Request, Response};
+use http::{Extensions, Request, Response, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
@@ -96,8 +96,9 @@ where
     }
 
     fn call<R>(mut self, counted: Counted) -> StateOf<S, ReqBody, R> {
+        let version = self.head.version;
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        State::Calling { response, called: Some(Called { counted, config: self.config }) }
+        State::Calling { response, called: Some(Called { counted, version, config: self.config }) }
     }
 
     fn reject_denied<R>(self, denied: Denied) -> StateOf<S, ReqBody, R> {
@@ -204,6 +205,7 @@ where
 /// called. With `cancel_unanswered` it is cancelled instead.
 struct Called {
     counted: Counted,
+    version: Version,
     config: Arc<Config>,
 }
 
@@ -224,7 +226,7 @@ struct Counted {
 impl Called {
     /// Cancels the request if it does not count with this response, or settles its budgets.
     fn settle<B, E>(&mut self, result: &mut Result<Response<B>, E>) -> Option<JoinHandle<()>> {
-        let Self { counted, config } = self;
+        let Self { counted, config, .. } = self;
         let cancel = counted.cancel.take();
         let cancels = match result {
             Ok(response) => match (&cancel, &config.cancel_if) {
@@ -261,7 +263,7 @@ impl Called {
         let settlement = budgets.take().zip(self.config.body_cost.clone());
         let settlement = settlement.map(|(budgets, by)| (budgets, by, *is_free));
         let response = result?;
-        let end = AtEnd::new(permit, settlement, &response);
+        let end = AtEnd::new(permit, settlement, &response, self.version);
         let mut response = response.map(|body| ResponseBody::inner(body, end));
         if let Some(shown) = shown {
             self.config.headers.insert(response.headers_mut(), shown);
