@@ -157,9 +157,7 @@ where
                     let (store, check) = (&self.config.store, admitted.check());
                     permit = Permit::hold(store, check);
                     if permit.is_some() && cancel.is_some() {
-                        // The permit gives back what is in flight, when the body is over.
-                        let is_other = |log: &LogId| log.policy.counts() != Counts::InFlight;
-                        cancel = SettleHandle::of(store, check, is_other);
+                        cancel = SettleHandle::of(store, check, ends_with_head);
                     }
                     if self.config.settles() {
                         budgets = SettleHandle::of(store, check, LogId::is_budget);
@@ -238,7 +236,7 @@ impl Called {
         if cancels {
             counted.budgets = None;
             let shown = counted.shown.as_mut();
-            shown.into_iter().for_each(|shown| shown.settle(0, |_| true));
+            shown.into_iter().for_each(|shown| shown.settle(0, ends_with_head));
             return cancel?.settle(0);
         }
         let (Some(head_cost), Ok(response)) = (&config.head_cost, result) else { return None };
@@ -270,6 +268,12 @@ impl Called {
         }
         Ok(response)
     }
+}
+
+/// Returns whether a cancelled request leaves a log with the head of its response. The permit gives back what is in
+/// flight, when the body is over.
+fn ends_with_head(log: &LogId) -> bool {
+    log.policy.counts() != Counts::InFlight
 }
 
 /// Calls a closure with the head of a response, as one without a body.

@@ -142,8 +142,10 @@ async fn cancelled_response_holds_its_place_until_its_body_has_ended() {
     let (store, (service, mut bodies)) = (MemoryStore::new(), streaming::<Infallible>());
     let user = Policy::new("user").quota(Quota::per_hour(5));
     let limit = layer(store.clone()).rule(user.clone(), key::header("x-user-id"));
-    let service = limit.cancel_if(|response| response.status() == OK).layer(service);
+    let limit = limit.cancel_if(|response| response.status() == OK).headers_on_success(true);
+    let service = limit.layer(service);
     let first = service.clone().oneshot(from_user("alice")).await.unwrap();
+    assert_eq!(first.headers()["ratelimit"], r#""downloads";r=0, "user";r=5;t=3600"#);
     let _sender = bodies.recv().await.unwrap();
     let users = Limiter::new(user, store.clone());
     assert_eq!(users.peek("alice").await.unwrap().remaining(), 5, "it does not count");
