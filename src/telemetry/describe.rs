@@ -53,7 +53,7 @@ fn all() {
 const COUNTERS: &[(&str, &str)] = &[
     (
         "sliding_window_decisions_total",
-        "Decisions; a denial counts for each policy that it violates.",
+        "Decisions, once for each log that admits or denies.",
     ),
     ("sliding_window_strikes_total", "Strikes: denials that count toward a ban."),
     ("sliding_window_bans_total", "Bans imposed because of strikes."),
