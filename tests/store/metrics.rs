@@ -137,6 +137,7 @@ async fn outage_is_counted_from_the_first_error_to_the_write_back() {
     }
     let _ = open.check("alice").await.unwrap();
     closed.check("alice").await.unwrap_err();
+    closed.peek("alice").await.unwrap_err();
     for (labels, count) in [
         ("local,outcome=admitted", 2),
         ("local,outcome=denied", 1),
