@@ -19,7 +19,8 @@ pub(crate) fn conclude(
             error.report();
             let outcome = admit_if_open(&check, error).inspect_err(|error| {
                 if !error.is_impossible() {
-                    telemetry::fallback("closed", "refused");
+                    let is_closed = check.on_failure == FailurePolicy::Closed;
+                    telemetry::fallback(if is_closed { "closed" } else { "local" }, "refused");
                 }
             })?;
             Decision::new(check, outcome)
