@@ -459,30 +459,26 @@ impl Store for RedisStore {
     fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
-            let mut explained = Vec::with_capacity(check.logs.len());
-            let mut result = Ok(());
-            for (log, cost) in check.costs() {
-                // Nothing is written for this: it must not change Redis.
+            let explained = async {
+                this.0.client.connected().await?;
+                // Nothing is written for this: a check writes what Redis has lost, and then Redis decides.
+                this.0.find_losses(&check, this.0.health.losses());
                 if is_local(&check) && this.0.journal.has(&check.logs) {
-                    result = Err(StoreError::Unavailable);
-                    break;
+                    return Err(StoreError::Unavailable);
                 }
-                match requests::explain(&this.0.client, log, cost).await {
-                    Ok(explanation) => explained.push(explanation),
-                    Err(error) => {
-                        result = Err(error);
-                        break;
-                    }
+                let mut explained = Vec::with_capacity(check.logs.len());
+                for (log, cost) in check.costs() {
+                    explained.push(requests::explain(&this.0.client, log, cost).await?);
                 }
-            }
-            match result {
-                Ok(()) => Ok(explained),
+                Ok(explained)
+            };
+            match explained.await {
                 Err(error) if is_local(&check) && error.is_outage() => {
                     let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
                     explained.iter_mut().for_each(|it| it.decided_by = DecidedBy::LocalLog);
                     Ok(explained)
                 }
-                Err(error) => Err(error),
+                result => result,
             }
         })
     }
