@@ -98,15 +98,15 @@
 //!
 //! | metric | labels | what |
 //! |---|---|---|
-//! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions; a denial counts once for each policy that it violates |
+//! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions, once for each log: an admission in all of its logs, a denial in those that deny it |
 //! | `sliding_window_strikes_total` | `policy` | strikes |
 //! | `sliding_window_bans_total` | `policy` | bans imposed because of strikes |
 //! | `sliding_window_missing_keys_total` | `policy`; `reason`: `missing` (not sent by the client), `invalid`, `not_provided` (not provided by the server), `not_applicable` ([`key::optional`]) | requests without the key of a rule; `policy` is `chosen` for a rule that chooses its policy |
 //! | `sliding_window_counted_twice_total` | `policy` | requests that two layers counted in the same log |
 //! | `sliding_window_strikes_lost_total` | | strikes that were not counted because the in-process table of ban records was full |
 //! | `sliding_window_store_errors_total` | `kind` | checks that the store did not decide |
-//! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `cost_too_high`, `unsupported`, `no_value` ([`StoreError::NoValue`]) | requests that no store could admit |
-//! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `refused` | decisions made without the store |
+//! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `no_budget`, `unsupported`, `no_value`, see [`StoreError`] | requests that no store could admit |
+//! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `shadow_denied`, `refused` | decisions made without the store |
 //! | `sliding_window_store_available` | | gauge: 1 while connected to Redis, 0 during an outage |
 //! | `sliding_window_store_call_duration_seconds` | `script`: the name of a file in `lua/`, or `custom`; `outcome`: `ok`, or the kind of an error as in `sliding_window_store_errors_total` | histogram: time from a script call to Redis until its reply |
 //! | `sliding_window_batch_size` | `script` | histogram: requests that share a script call to Redis |
@@ -128,9 +128,8 @@
 //! idle for longer, and they return with the next report.
 //!
 //! The gauges are sums over all stores of the process, and no task runs for them. Each is set when what it
-//! shows has changed: the number of logs and of changes when it has changed by a 64th, the bytes when
-//! the number of logs has changed by an eighth. A [`RedisStore`] has an in-process store for outages, whose
-//! logs count too.
+//! shows has changed, and the numbers of logs and of changes when they have changed by a 64th. A [`RedisStore`] has an
+//! in-process store for outages, whose logs count too.
 //!
 //! `metrics-exporter-prometheus` makes a summary of a histogram unless it is given buckets:
 //!

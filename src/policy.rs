@@ -181,7 +181,6 @@ impl Policy {
     /// Adds a quota, which must hold in addition to the others.
     #[must_use]
     pub fn quota(mut self, quota: Quota) -> Self {
-        let order = |quota: &Quota| (quota.window(), quota.limit());
         let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
         if !self.is_named() {
@@ -493,6 +492,7 @@ impl Policy {
             for quota in &mut next.quotas {
                 *quota = Quota::new(quota.limit(), quota.window().max(lease));
             }
+            next.quotas.sort_unstable_by_key(order);
         }
         next.lengthen_retention();
         next
@@ -563,6 +563,11 @@ impl FromStr for Policy {
     fn from_str(text: &str) -> Result<Self, PolicyError> {
         Ok(parse_quotas(text)?.into_iter().fold(Self::unnamed(), Self::quota))
     }
+}
+
+/// The order of the quotas of a policy.
+fn order(quota: &Quota) -> impl Ord + use<> {
+    (quota.window(), quota.limit())
 }
 
 /// Parses quotas that are separated by commas.

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use http::Response;
 use http::header::CONTENT_LENGTH;
+use http::{Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -64,7 +64,7 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
                 let frame = ready!(body.as_mut().poll_frame(cx));
                 if let Some(at_end) = end {
                     match &frame {
-                        Some(Ok(frame)) => at_end.see(frame, is_over(&*body)),
+                        Some(Ok(frame)) => at_end.see(frame, body.is_end_stream()),
                         Some(Err(_)) => {}
                         None => at_end.is_complete = true,
                     }
@@ -94,11 +94,6 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     }
 }
 
-/// Returns whether a body is known to have no further frame.
-fn is_over(body: &impl Body) -> bool {
-    body.is_end_stream() || body.size_hint().exact() == Some(0)
-}
-
 /// What happens when the body of a response is over: the places of a request in flight come free, and its budgets
 /// are settled. Dropping it does both.
 #[derive(Debug)]
@@ -106,6 +101,9 @@ pub(super) struct AtEnd {
     #[allow(dead_code, reason = "it is dropped")]
     permit: Option<Permit>,
     settlement: Option<Settlement>,
+    bytes: u64,
+    /// The number of bytes after which a server reads no further: in HTTP/1 there are no trailers behind it.
+    length: Option<u64>,
     is_complete: bool,
 }
 
@@ -122,18 +120,17 @@ struct Settlement {
     by: BodyCost,
     /// Whether they are settled at nothing if the closure leaves them as they are.
     is_free: bool,
-    bytes: u64,
-    /// The number of bytes that the head announces.
-    length: Option<u64>,
     tail: Vec<u8>,
 }
 
 impl AtEnd {
-    /// Returns what happens at the end of a response, if anything does.
+    /// Returns what happens at the end of a response, if anything does. If it has no body, it happens now: a server
+    /// drops such a body after the client has the response.
     pub(super) fn new<B>(
         permit: Option<Permit>,
         settlement: Option<(SettleHandle, BodyCost, bool)>,
         response: &Response<B>,
+        version: Version,
     ) -> Option<Box<Self>>
     where
         B: Body,
@@ -141,27 +138,33 @@ impl AtEnd {
         if permit.is_none() && settlement.is_none() {
             return None;
         }
-        let settlement = settlement.map(|(budgets, by, is_free)| {
-            let length = response.headers().get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
-            let length = length.and_then(|it| it.parse().ok());
-            Settlement { budgets, by, is_free, bytes: 0, length, tail: Vec::new() }
+        let settlement = settlement.map(|(budgets, by, is_free)| Settlement {
+            budgets,
+            by,
+            is_free,
+            tail: Vec::new(),
         });
-        Some(Box::new(Self { permit, settlement, is_complete: is_over(response.body()) }))
+        let announced = response.headers().get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
+        let announced = announced.and_then(|it| it.parse().ok());
+        let length = announced.or_else(|| response.body().size_hint().exact());
+        let length = length.filter(|_| version < Version::HTTP_2);
+        let is_complete = response.body().is_end_stream() || length == Some(0);
+        let at_end = Self { permit, settlement, bytes: 0, length, is_complete };
+        (!is_complete).then(|| Box::new(at_end))
     }
 
     fn see(&mut self, frame: &Frame<Bytes>, is_last: bool) {
-        if let (Some(settlement), Some(data)) = (&mut self.settlement, frame.data_ref()) {
-            settlement.see(data);
-            // A server may read no further than the length that the head announces.
-            self.is_complete = settlement.length == Some(settlement.bytes);
+        if let Some(data) = frame.data_ref() {
+            self.bytes += data.len() as u64;
+            self.settlement.iter_mut().for_each(|settlement| settlement.see(data));
         }
-        self.is_complete |= is_last;
+        let is_last = is_last || frame.is_trailers();
+        self.is_complete = is_last || self.length == Some(self.bytes);
     }
 }
 
 impl Settlement {
     fn see(&mut self, data: &[u8]) {
-        self.bytes += data.len() as u64;
         let data = &data[data.len().saturating_sub(self.by.tail_length)..];
         let kept = self.by.tail_length - data.len();
         self.tail.drain(..self.tail.len().saturating_sub(kept));
@@ -171,16 +174,14 @@ impl Settlement {
 
 impl fmt::Debug for Settlement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settlement").field("bytes", &self.bytes).finish_non_exhaustive()
+        f.debug_struct("Settlement").finish_non_exhaustive()
     }
 }
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        let Some(Settlement { budgets, by, is_free, bytes, tail, .. }) = &self.settlement else {
-            return;
-        };
-        let end = ResponseEnd { bytes: *bytes, tail, is_complete: self.is_complete };
+        let Some(Settlement { budgets, by, is_free, tail }) = &self.settlement else { return };
+        let end = ResponseEnd { bytes: self.bytes, tail, is_complete: self.is_complete };
         if let Some(cost) = (by.cost)(end).or(is_free.then_some(0)) {
             budgets.settle(cost);
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
-use http::{Extensions, Request, Response};
+use http::{Extensions, Request, Response, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
@@ -96,8 +96,9 @@ where
     }
 
     fn call<R>(mut self, counted: Counted) -> StateOf<S, ReqBody, R> {
+        let version = self.head.version;
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        State::Calling { response, called: Some(Called { counted, config: self.config }) }
+        State::Calling { response, called: Some(Called { counted, version, config: self.config }) }
     }
 
     fn reject_denied<R>(self, denied: Denied) -> StateOf<S, ReqBody, R> {
@@ -156,9 +157,7 @@ where
                     let (store, check) = (&self.config.store, admitted.check());
                     permit = Permit::hold(store, check);
                     if permit.is_some() && cancel.is_some() {
-                        // The permit gives back what is in flight, when the body is over.
-                        let is_other = |log: &LogId| log.policy.counts() != Counts::InFlight;
-                        cancel = SettleHandle::of(store, check, is_other);
+                        cancel = SettleHandle::of(store, check, ends_with_head);
                     }
                     if self.config.settles() {
                         budgets = SettleHandle::of(store, check, LogId::is_budget);
@@ -204,6 +203,7 @@ where
 /// called. With `cancel_unanswered` it is cancelled instead.
 struct Called {
     counted: Counted,
+    version: Version,
     config: Arc<Config>,
 }
 
@@ -224,7 +224,7 @@ struct Counted {
 impl Called {
     /// Cancels the request if it does not count with this response, or settles its budgets.
     fn settle<B, E>(&mut self, result: &mut Result<Response<B>, E>) -> Option<JoinHandle<()>> {
-        let Self { counted, config } = self;
+        let Self { counted, config, .. } = self;
         let cancel = counted.cancel.take();
         let cancels = match result {
             Ok(response) => match (&cancel, &config.cancel_if) {
@@ -236,7 +236,7 @@ impl Called {
         if cancels {
             counted.budgets = None;
             let shown = counted.shown.as_mut();
-            shown.into_iter().for_each(|shown| shown.settle(0, |_| true));
+            shown.into_iter().for_each(|shown| shown.settle(0, ends_with_head));
             return cancel?.settle(0);
         }
         let (Some(head_cost), Ok(response)) = (&config.head_cost, result) else { return None };
@@ -261,13 +261,19 @@ impl Called {
         let settlement = budgets.take().zip(self.config.body_cost.clone());
         let settlement = settlement.map(|(budgets, by)| (budgets, by, *is_free));
         let response = result?;
-        let end = AtEnd::new(permit, settlement, &response);
+        let end = AtEnd::new(permit, settlement, &response, self.version);
         let mut response = response.map(|body| ResponseBody::inner(body, end));
         if let Some(shown) = shown {
             self.config.headers.insert(response.headers_mut(), shown);
         }
         Ok(response)
     }
+}
+
+/// Returns whether a cancelled request leaves a log with the head of its response. The permit gives back what is in
+/// flight, when the body is over.
+fn ends_with_head(log: &LogId) -> bool {
+    log.policy.counts() != Counts::InFlight
 }
 
 /// Calls a closure with the head of a response, as one without a body.

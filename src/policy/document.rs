@@ -186,7 +186,12 @@ impl Serialize for Written<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { policy, name } = *self;
         let penalty = policy.get_penalty();
-        let is_plain = policy.kept_us == 0 && policy.counts() == Counts::Requests;
+        let kept_us = match policy.retention_us > policy.longest_window_us() {
+            // Whoever reads it shares the logs, also if the windows have become shorter.
+            true => policy.retention_us,
+            false => policy.kept_us,
+        };
+        let is_plain = kept_us == 0 && policy.counts() == Counts::Requests;
         if name.is_none() && penalty.is_none() && is_plain {
             return serializer.collect_str(policy);
         }
@@ -195,8 +200,8 @@ impl Serialize for Written<'_> {
             table.serialize_entry(NAME, name)?;
         }
         table.serialize_entry(QUOTAS, policy.quotas())?;
-        if policy.kept_us > 0 {
-            table.serialize_entry(KEEP_FOR, &Span(policy.kept_us).to_string())?;
+        if kept_us > 0 {
+            table.serialize_entry(KEEP_FOR, &Span(kept_us).to_string())?;
         }
         if policy.counts() != Counts::Requests {
             table.serialize_entry(COUNTS, policy.counts().name())?;

@@ -122,6 +122,14 @@ impl CircuitBreaker {
         result
     }
 
+    /// Waits for a connection as a call does.
+    pub(super) async fn connected(&self) -> Result<(), StoreError> {
+        if matches!(&**self.0.state.load(), State::Ready { .. }) {
+            return Ok(());
+        }
+        self.connection().await.map(|_| ())
+    }
+
     /// Returns the connection, its number, and a future that ends when the state changes.
     async fn connection(&self) -> Result<(Connection, u64, Notified<'_>), StoreError> {
         let mut deadline = pin!(sleep(self.0.response_timeout));

@@ -45,6 +45,11 @@ impl Client {
         self.breaker.watch_data();
     }
 
+    /// Waits for a connection as a call does.
+    pub(crate) async fn connected(&self) -> Result<(), StoreError> {
+        self.breaker.connected().await
+    }
+
     pub(super) fn replies(&self) -> u64 {
         self.breaker.replies()
     }

@@ -17,7 +17,12 @@ pub(crate) fn conclude(
         Ok(outcome) => Decision::new(check, outcome),
         Err(error) => {
             error.report();
-            let outcome = admit_if_open(&check, error)?;
+            let outcome = admit_if_open(&check, error).inspect_err(|error| {
+                if !error.is_impossible() {
+                    let is_closed = check.on_failure == FailurePolicy::Closed;
+                    telemetry::fallback(if is_closed { "closed" } else { "local" }, "refused");
+                }
+            })?;
             Decision::new(check, outcome)
         }
     };
@@ -27,11 +32,7 @@ pub(crate) fn conclude(
 
 /// Replaces an error of the store by an admission if the failure policy is `Open`.
 pub(crate) fn admit_if_open(check: &Check, error: StoreError) -> Result<Outcome, StoreError> {
-    if error.is_impossible() {
-        return Err(error);
-    }
-    if check.on_failure != FailurePolicy::Open {
-        telemetry::fallback("closed", "refused");
+    if error.is_impossible() || check.on_failure != FailurePolicy::Open {
         return Err(error);
     }
     let logs = check.logs.iter().map(|log| LogOutcome::empty(&log.policy));

@@ -178,8 +178,11 @@ struct Sent {
 //   log, then takes that lock and looks at the number. If the other was before it, the number has changed,
 //   and if the local log has too many entries now, the request is cancelled. If not, the other one finds the
 //   admission in the local log. Test: `last_place_is_taken_once`.
-// - A check is sent again on a new connection, to a Redis that has lost what fills its log. The local log has
-//   too many entries then, too. Test: `repeated_check_does_not_pass_because_of_a_loss`.
+// - A check is sent, or sent again, on a new connection, to a Redis that has lost what fills its log. It waits for the
+//   connection, which knows of the loss, and makes that good first. Test:
+//   `value_that_is_denied_after_a_loss_was_not_seen`.
+// - A check is sent again, to a Redis that has lost what fills its log after the connection was there. The local log
+//   has too many entries then, too. Test: `repeated_check_does_not_pass_because_of_a_loss`.
 // - A cancellation overtakes the write of its admission. The local log drops the request first, so that no
 //   later write of the whole log contains it. If the journal concerns the request, its state there changes.
 //   Else the cancellation goes to Redis. Tests: `cancelled_request_stays_cancelled`.
@@ -190,22 +193,66 @@ impl RedisStore {
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
         inner.client.watch_data();
-        let (failures, losses) = (inner.health.failures(), inner.health.losses());
-        inner.find_losses(&check, losses);
-        if let Err(error) = self.reconcile(&check.logs).await {
+        let failures = inner.health.failures();
+        let losses = match self.make_good(&check).await {
+            Ok(losses) => losses,
             // Redis has not seen this request.
-            return match error.is_outage() {
-                true => self.decide_without_redis(&check, StoreError::Unavailable),
-                false => Err(error),
-            };
-        }
+            Err(error) if error.is_outage() => {
+                return self.decide_without_redis(&check, StoreError::Unavailable);
+            }
+            Err(error) => return Err(error),
+        };
         // Read now: the reconciliation has freed and taken places itself.
         let generations = inner.denials.generations(&check.logs);
         let sent = Sent { at: Instant::now(), failures, losses, generations };
-        match inner.call(&self, check.clone()).await {
+        match self.call(check.clone()).await {
             Ok(outcome) => self.accept(&check, &sent, outcome),
             Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Writes what Redis does not know of the logs of a check, also because it has lost data. Returns the number of
+    /// losses that are made good.
+    async fn make_good(&self, check: &Check) -> Result<u64, StoreError> {
+        let inner = &*self.0;
+        // Whoever has a connection knows of the losses before it.
+        inner.client.connected().await?;
+        let losses = inner.health.losses();
+        inner.find_losses(check, losses);
+        self.reconcile(&check.logs).await.map(|()| losses)
+    }
+
+    /// Sends a check. On a Cluster one call after the other, if its logs are in several slots.
+    async fn call(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        #[cfg(feature = "cluster")]
+        if self.0.client.is_cluster() && in_turn::is_split(&check) {
+            return self.clone().admit_in_turn(check).await;
+        }
+        self.check(check).await
+    }
+
+    /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
+    async fn check(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        let inner = &*self.0;
+        let is_cluster = inner.client.is_cluster();
+        // The connection of a Cluster may send a command twice.
+        let mode = if check.repeated || is_cluster { Mode::Again } else { Mode::New };
+        match inner.check_once(check.clone(), mode).await {
+            Err(error) if error.may_have_counted() => {
+                let again = async {
+                    // The next connection may be to a Redis that has lost what fills the logs.
+                    self.make_good(&check).await?;
+                    inner.check_once(check, Mode::Again).await
+                };
+                // Redis may have counted it, whatever becomes of the repetition.
+                again.await.map_err(|_| error)
+            }
+            // An earlier attempt of the connection may have counted the request.
+            Err(error) if is_cluster && error.was_sent() => {
+                Err(StoreError::Uncertain { source: Box::new(error) })
+            }
+            result => result,
         }
     }
 
@@ -320,34 +367,6 @@ impl Inner {
         self.health.has_failed_within(kept_us)
     }
 
-    /// Sends a check. On a Cluster one call after the other, if its logs are in several slots.
-    #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
-    async fn call(&self, store: &RedisStore, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        #[cfg(feature = "cluster")]
-        if self.client.is_cluster() && in_turn::is_split(&check) {
-            return store.0.clone().admit_in_turn(check).await;
-        }
-        self.check(check).await
-    }
-
-    /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
-    async fn check(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        let is_cluster = self.client.is_cluster();
-        // The connection of a Cluster may send a command twice.
-        let mode = if check.repeated || is_cluster { Mode::Again } else { Mode::New };
-        match self.check_once(check.clone(), mode).await {
-            Err(error) if error.may_have_counted() => {
-                // Redis may have counted it, whatever becomes of the repetition.
-                self.check_once(check, Mode::Again).await.map_err(|_| error)
-            }
-            // An earlier attempt of the connection may have counted the request.
-            Err(error) if is_cluster && error.was_sent() => {
-                Err(StoreError::Uncertain { source: Box::new(error) })
-            }
-            result => result,
-        }
-    }
-
     async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
         // Once, unless so many entries have left a budget that a call counts out only some of them.
         loop {
@@ -422,9 +441,8 @@ impl Store for RedisStore {
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            this.0.find_losses(&check, this.0.health.losses());
-            let result = match this.reconcile(&check.logs).await {
-                Ok(()) => this.0.peek(check.clone()).await,
+            let result = match this.make_good(&check).await {
+                Ok(_) => this.0.peek(check.clone()).await,
                 Err(error) => Err(error),
             };
             match result {
@@ -441,38 +459,31 @@ impl Store for RedisStore {
     fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
-            let mut explained = Vec::with_capacity(check.logs.len());
-            let mut result = Ok(());
-            for (index, (log, cost)) in check.costs().enumerate() {
-                // Nothing is written for this: it must not change Redis.
+            let explained = async {
+                this.0.client.connected().await?;
+                // Nothing is written for this: a check writes what Redis has lost, and then Redis decides.
+                this.0.find_losses(&check, this.0.health.losses());
                 if is_local(&check) && this.0.journal.has(&check.logs) {
-                    result = Err(StoreError::Unavailable);
-                    break;
+                    return Err(StoreError::Unavailable);
                 }
-                if log.is_budget() {
-                    // It counts out what has left, in calls that are short.
-                    let part = Arc::new(check.part(|it| it == index));
-                    result = this.0.check_once(part, Mode::Peek).await.map(|_| ());
-                    if result.is_err() {
-                        break;
+                let mut explained = Vec::with_capacity(check.logs.len());
+                for (index, (log, cost)) in check.costs().enumerate() {
+                    if log.is_budget() {
+                        // It counts out what has left, in calls that are short.
+                        let part = Arc::new(check.part(|it| it == index));
+                        this.0.check_once(part, Mode::Peek).await?;
                     }
+                    explained.push(requests::explain(&this.0.client, log, cost).await?);
                 }
-                match requests::explain(&this.0.client, log, cost).await {
-                    Ok(explanation) => explained.push(explanation),
-                    Err(error) => {
-                        result = Err(error);
-                        break;
-                    }
-                }
-            }
-            match result {
-                Ok(()) => Ok(explained),
+                Ok(explained)
+            };
+            match explained.await {
                 Err(error) if is_local(&check) && error.is_outage() => {
                     let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
                     explained.iter_mut().for_each(|it| it.decided_by = DecidedBy::LocalLog);
                     Ok(explained)
                 }
-                Err(error) => Err(error),
+                result => result,
             }
         })
     }

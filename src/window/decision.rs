@@ -292,6 +292,10 @@ impl Usage {
             let Some(settled) = log.settled_cost(cost) else { continue };
             for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                 let without = state.remaining.saturating_add(reserved);
+                if settled > without {
+                    // The first entry that leaves frees no place above the limit.
+                    state.reset_us = 0;
+                }
                 state.remaining = without.saturating_sub(settled).min(quota.limit());
             }
         }

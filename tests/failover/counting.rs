@@ -58,6 +58,20 @@ async fn values_of_an_outage_are_written_back() {
     assert!(!is_admitted(&near, "carol").await && is_admitted(&near, "bob").await);
 }
 
+/// The first check after a restart goes to a new connection, to a Redis without its data.
+#[tokio::test]
+async fn value_that_is_denied_after_a_loss_was_not_seen() {
+    let mut redis = Redis::start().await;
+    let limiter = accounts(redis.store_without_deny_cache().await);
+    assert!(is_admitted(&limiter, "alice").await && is_admitted(&limiter, "bob").await);
+    redis.restart().await;
+    assert!(!is_admitted(&limiter, "carol").await);
+    redis.has_entries(VALUES, 2).await;
+    assert!(is_admitted(&limiter, "alice").await, "carol took no place");
+    redis.restart().await;
+    assert_eq!(limiter.peek("address").await.unwrap().remaining(), 0);
+}
+
 /// The process that saw the value earlier writes first, and after another loss last.
 #[tokio::test]
 async fn latest_sight_of_two_processes_survives_a_loss() {

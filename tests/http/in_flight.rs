@@ -1,11 +1,14 @@
 //! Requests in flight: a place is given back when the body of the response is over, however it ends.
 
 use std::convert::Infallible;
+use std::future::ready;
 use std::time::Duration;
 
+use axum::body::Body;
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http_body_util::channel::Channel;
+use http_body_util::{BodyExt, Empty, Full};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt, service_fn};
@@ -52,6 +55,36 @@ async fn place_is_held_until_the_body_has_ended() {
     assert!(response.body_mut().frame().await.is_none());
     assert_eq!(free(&store).await, 1, "before the body is dropped");
     assert_eq!(service.oneshot(from_user("alice")).await.unwrap().status(), OK);
+}
+
+/// A server may drop a body when the client has the last frame already, and sends its next request.
+#[tokio::test(start_paused = true)]
+async fn place_is_free_with_the_last_frame_and_not_before() {
+    let trailers = Full::from("all").with_trailers(ready(Some(Ok(HeaderMap::new()))));
+    let (mut sender, announced) = Channel::<Bytes, Infallible>::new(1);
+    sender.send_data(Bytes::from_static(b"all")).await.unwrap();
+    let echo = service_fn(async |request: Request<Body>| {
+        let (head, body) = request.into_parts();
+        let mut response = Response::new(body);
+        *response.headers_mut() = head.headers;
+        Ok::<_, Infallible>(response)
+    });
+    for (version, length, body, frames) in [
+        (Version::HTTP_2, 0, Body::empty(), 0),
+        (Version::HTTP_2, 3, Body::new(trailers), 2),
+        (Version::HTTP_11, 3, Body::new(announced), 1),
+    ] {
+        let store = MemoryStore::new();
+        let request = Request::builder().version(version).header("x-user-id", "alice");
+        let request = request.header("content-length", length).body(body).unwrap();
+        let response = layer(store.clone()).layer(echo).oneshot(request).await.unwrap();
+        let mut body = response.into_body();
+        for _ in 0..frames {
+            assert_eq!(free(&store).await, 0, "{version:?}");
+            body.frame().await.unwrap().unwrap();
+        }
+        assert_eq!(free(&store).await, 1, "{version:?}, {frames}: before the body is dropped");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,8 +142,10 @@ async fn cancelled_response_holds_its_place_until_its_body_has_ended() {
     let (store, (service, mut bodies)) = (MemoryStore::new(), streaming::<Infallible>());
     let user = Policy::new("user").quota(Quota::per_hour(5));
     let limit = layer(store.clone()).rule(user.clone(), key::header("x-user-id"));
-    let service = limit.cancel_if(|response| response.status() == OK).layer(service);
+    let limit = limit.cancel_if(|response| response.status() == OK).headers_on_success(true);
+    let service = limit.layer(service);
     let first = service.clone().oneshot(from_user("alice")).await.unwrap();
+    assert_eq!(first.headers()["ratelimit"], r#""downloads";r=0, "user";r=5;t=3600"#);
     let _sender = bodies.recv().await.unwrap();
     let users = Limiter::new(user, store.clone());
     assert_eq!(users.peek("alice").await.unwrap().remaining(), 5, "it does not count");

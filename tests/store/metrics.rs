@@ -137,9 +137,13 @@ async fn outage_is_counted_from_the_first_error_to_the_write_back() {
     }
     let _ = open.check("alice").await.unwrap();
     closed.check("alice").await.unwrap_err();
+    closed.peek("alice").await.unwrap_err();
+    let full = Limiter::new(Quota::per_hour(3), MemoryStore::with_capacity(0));
+    full.check("alice").await.unwrap_err();
     for (labels, count) in [
         ("local,outcome=admitted", 2),
         ("local,outcome=denied", 1),
+        ("local,outcome=refused", 1),
         ("open,outcome=admitted", 1),
         ("closed,outcome=refused", 1),
     ] {

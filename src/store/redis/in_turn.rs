@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Inner;
 use super::requests::Mode;
+use super::{Inner, RedisStore};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, LogId, LogOutcome, Outcome};
@@ -84,12 +84,9 @@ pub(super) fn is_split(check: &Check) -> bool {
 // - A node fails after earlier logs have admitted. They are cancelled, and the failure policy decides.
 // - The runtime ends between two keys. The request may stay in the earlier logs for one window: too few
 //   are admitted, never too many.
-impl Inner {
+impl RedisStore {
     /// Decides on a check whose logs are in several slots.
-    pub(super) async fn admit_in_turn(
-        self: Arc<Self>,
-        check: Arc<Check>,
-    ) -> Result<Outcome, StoreError> {
+    pub(super) async fn admit_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let task = tokio::spawn(async move { self.admit_parts(&check).await });
         task.await.unwrap_or_else(|error| {
             let source = StoreError::Protocol { message: error.to_string() };
@@ -98,13 +95,13 @@ impl Inner {
     }
 
     async fn admit_parts(&self, check: &Check) -> Result<Outcome, StoreError> {
-        let parts = split(check);
+        let (inner, parts) = (&*self.0, split(check));
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         let mut denied = false;
         for part in &parts {
             // After a denial nothing more is recorded, but the outcome names every log that denies.
             let result = match denied {
-                true => self.check_once(part.check.clone(), Mode::Peek).await,
+                true => inner.check_once(part.check.clone(), Mode::Peek).await,
                 false => self.check(part.check.clone()).await,
             };
             match result {
@@ -120,7 +117,7 @@ impl Inner {
                 Err(error) if outcomes.is_empty() => return Err(error),
                 Err(error) => {
                     // What decides instead begins with a request that no log has.
-                    let is_done = self.cancel_parts(parts.iter().take(outcomes.len())).await;
+                    let is_done = inner.cancel_parts(parts.iter().take(outcomes.len())).await;
                     return match is_done && !error.may_have_counted() {
                         true => Err(error),
                         false => Err(StoreError::Uncertain { source: Box::new(error) }),
@@ -132,16 +129,18 @@ impl Inner {
             let recorded = parts.iter().zip(&outcomes).take_while(|(_, outcome)| outcome.admitted);
             let recorded: Vec<&Part> = recorded.map(|(part, _)| part).collect();
             if !recorded.is_empty() {
-                if !self.cancel_parts(recorded.into_iter()).await {
+                if !inner.cancel_parts(recorded.into_iter()).await {
                     // If there is no room in the journal, the denial still stands: another log is full.
-                    let _ = self.journal_cancellation(check);
+                    let _ = inner.journal_cancellation(check);
                 }
-                self.denials.forget(&check.logs);
+                inner.denials.forget(&check.logs);
             }
         }
         Ok(merge(check, &parts, outcomes))
     }
+}
 
+impl Inner {
     /// Cancels a request in some of its parts. Returns whether Redis has done so.
     async fn cancel_parts(&self, parts: impl Iterator<Item = &Part>) -> bool {
         let mut is_done = true;
