@@ -55,7 +55,7 @@ use crate::time::micros;
 pub(in crate::store) use player::Player;
 pub(in crate::store) use step::LONGEST_WINDOW_US;
 #[cfg(all(test, feature = "redis"))]
-pub(in crate::store) use step::Step;
+pub(in crate::store) use step::{Step, history};
 
 const HISTORIES: u64 = 200;
 const STEPS: usize = 60;

@@ -46,7 +46,11 @@ pub(in crate::store) enum Step {
 /// Returns a history of the given number of steps.
 ///
 /// If the clock steps back, no ban is imposed by hand.
-pub(super) fn history(random: &mut Rng, steps: usize, clock_steps_back: bool) -> Vec<Step> {
+pub(in crate::store) fn history(
+    random: &mut Rng,
+    steps: usize,
+    clock_steps_back: bool,
+) -> Vec<Step> {
     (0..steps).map(|_| step(random, clock_steps_back)).collect()
 }
 
