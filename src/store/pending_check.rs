@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -121,11 +121,16 @@ impl SettleHandle {
     /// Dropping the returned handle does not stop the task.
     pub(crate) fn settle(&self, cost: u32) -> Option<JoinHandle<()>> {
         let Settleable { store, check } = &*self.0;
-        let outcome = match store.settle(check, cost).into_ready() {
+        let mut outcome = match store.settle(check, cost).into_ready() {
             Ok(_) => return None,
             Err(later) => later,
         };
         let runtime = Handle::try_current().ok()?;
+        // Sent now: the task may run after the client has its response and has sent its next request.
+        let begun = outcome.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        if begun.is_ready() {
+            return None;
+        }
         Some(runtime.spawn(async move {
             // What fails is written later by the store.
             let _ = outcome.await;

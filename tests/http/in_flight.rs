@@ -18,7 +18,7 @@ use tower_sliding_window::{
 };
 
 use test_support::Redis;
-use test_support::requests::{by_user, from_user, ok, request};
+use test_support::requests::{by_user, from_user, ok, request, status};
 
 use crate::{OK, TOO_MANY, streaming};
 
@@ -84,6 +84,16 @@ async fn place_is_free_with_the_last_frame_and_not_before() {
             body.frame().await.unwrap().unwrap();
         }
         assert_eq!(free(&store).await, 1, "{version:?}, {frames}: before the body is dropped");
+    }
+}
+
+/// The place is given back by a task, which runs after the client's next request has begun.
+#[tokio::test]
+async fn next_request_comes_after_the_end_of_the_last_one_on_redis() {
+    let redis = Redis::start().await;
+    let service = layer(redis.store().await).layer(service_fn(ok));
+    for _ in 0..20 {
+        assert_eq!(status(&service, "alice").await, OK);
     }
 }
 
