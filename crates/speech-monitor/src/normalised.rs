@@ -27,7 +27,7 @@ const LONGEST_SKELETON: usize = 32;
 /// - Letters that look like others become these, by the skeleton of
 ///   [UTS 39](https://www.unicode.org/reports/tr39/#Confusable_Detection): Cyrillic `а` becomes `a`. The
 ///   characters of ASCII, and digits of any script, stay as they are: `10` is not `lo`.
-/// - Small capitals and letters in black or in parentheses become ordinary ones.
+/// - Small capitals and letters in black, of flags or in parentheses become ordinary ones.
 /// - Combining marks are removed, except for those that belong to the script of their letter, such as
 ///   the vowels of Devanagari. The letters of Latin, Greek, Cyrillic, Arabic, Hebrew and Syriac lose all
 ///   of them, and any letter loses the tone marks of Han and Hangul.
@@ -112,8 +112,8 @@ fn lower_case(character: char) -> impl Iterator<Item = char> {
     character.to_uppercase().flat_map(char::to_lowercase).map(plain_letter)
 }
 
-/// Returns the ordinary letter for a small capital, or for one in black or in parentheses. NFKC and
-/// the skeleton keep the first two, and the skeleton has a small capital for some Cyrillic letters.
+/// Returns the ordinary letter for a small capital, or for one in black, of a flag or in parentheses. NFKC
+/// and the skeleton keep the first three, and the skeleton has a small capital for some Cyrillic letters.
 #[rustfmt::skip]
 fn plain_letter(character: char) -> char {
     let nth = |first: char| char::from(b'a' + (character as u32 - first as u32) as u8);
@@ -122,6 +122,7 @@ fn plain_letter(character: char) -> char {
         '\u{1f110}'..='\u{1f129}' => nth('\u{1f110}'),
         '\u{1f150}'..='\u{1f169}' => nth('\u{1f150}'),
         '\u{1f170}'..='\u{1f189}' => nth('\u{1f170}'),
+        '\u{1f1e6}'..='\u{1f1ff}' => nth('\u{1f1e6}'),
         'ĸ' => 'k',
         'ʍ' => 'm',
         // Their capitals look like these.

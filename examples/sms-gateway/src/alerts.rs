@@ -6,12 +6,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
+use example_support::flags::timeout;
 use example_support::lock;
 use example_support::webhook::Webhook;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::args::{percent, timeout};
+use crate::args::percent;
 use crate::levels::LEVELS;
 
 /// What refuses messages: the levels, and the bucket.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Parser;
 use clap::builder::RangedI64ValueParser;
 use example_support::admin::AdminFlags;
-use example_support::flags::{FlagError, ListenFlags, RedisFlags, span};
+use example_support::flags::{ListenFlags, RedisFlags, span};
 use example_support::webhook::WebhookFlags;
 use tower_sliding_window::{FailurePolicy, Quota};
 
@@ -82,7 +82,8 @@ pub(crate) struct Args {
 
     /// Messages that may wait at one time, of which each institution has an equal share. Each keeps its
     /// connection, so they must be fewer than --max-connections.
-    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    #[arg(long, value_name = "COUNT", default_value = "1000",
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) hold_messages: u32,
 
     #[command(flatten)]
@@ -98,9 +99,4 @@ pub(crate) struct Args {
 /// Reads a share in percent.
 pub(crate) fn percent() -> RangedI64ValueParser<u32> {
     clap::value_parser!(u32).range(0..=100)
-}
-
-/// Reads a length of time that is not zero.
-pub(crate) fn timeout(text: &str) -> Result<Duration, FlagError> {
-    span(text).and_then(|it| if it.is_zero() { Err("it is zero".into()) } else { Ok(it) })
 }

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use clap::Args;
-use example_support::flags::span;
+use example_support::flags::{span, timeout};
 use example_support::lock;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::args::{percent, timeout};
+use crate::args::percent;
 use crate::levels::Levels;
 use crate::message::Message;
 
@@ -43,8 +43,8 @@ pub(crate) struct Targets {
 }
 
 /// How the downstream did.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Results {
+#[derive(Default)]
+struct Results {
     results: u64,
     failed: u64,
     slow: u64,
@@ -113,21 +113,9 @@ impl Downstream {
         loop {
             looks.tick().await;
             let before = controller.left;
-            let results = lock(&self.state).recent;
-            if !controller.look(results) {
-                continue;
-            }
-            lock(&self.state).recent = Results::default();
-            let left = controller.left;
-            if left < before {
-                let Results { results, failed, slow } = results;
-                let what = "the downstream suffers: thresholds are lowered";
-                tracing::warn!(left, results, failed, slow, "{what}");
-            } else if left > before && left == 100 {
-                tracing::info!("the downstream keeps to its targets: thresholds are as configured");
-            }
-            if left != before {
-                levels.leave(left);
+            controller.look(&mut lock(&self.state).recent);
+            if controller.left != before {
+                levels.leave(controller.left);
             }
         }
     }
@@ -142,24 +130,29 @@ struct Controller {
 }
 
 impl Controller {
-    /// Decides what is left. Returns whether the results are used up: without enough of them it waits for
-    /// more.
-    fn look(&mut self, Results { results, failed, slow }: Results) -> bool {
-        let floor = self.targets.adapt_floor;
-        if std::mem::take(&mut self.settles) {
-            return true;
+    /// Decides what is left, and takes the results. Without enough of them it waits for more.
+    fn look(&mut self, recent: &mut Results) {
+        let settles = std::mem::take(&mut self.settles);
+        if !settles && recent.results < LEAST_RESULTS {
+            return;
         }
-        if results < LEAST_RESULTS {
-            return false;
-        }
+        let Results { results, failed, slow } = std::mem::take(recent);
         let errors = u64::from(self.targets.target_errors);
-        if failed * 100 > errors * results || slow * 100 > SLOW * results {
-            let left = (self.left * 7 / 10).max(floor).min(self.left);
+        if settles {
+            // They are used up.
+        } else if failed * 100 > errors * results || slow * 100 > SLOW * results {
+            let left = (self.left * 7 / 10).max(self.targets.adapt_floor).min(self.left);
             self.settles = left < self.left;
             self.left = left;
-        } else {
+            if self.settles {
+                let what = "the downstream suffers: thresholds are lowered";
+                tracing::warn!(left, results, failed, slow, "{what}");
+            }
+        } else if self.left < 100 {
             self.left = (self.left + INCREASE).min(100);
+            if self.left == 100 {
+                tracing::info!("the downstream keeps to its targets: thresholds are as configured");
+            }
         }
-        true
     }
 }

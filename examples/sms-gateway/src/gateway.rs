@@ -125,7 +125,7 @@ fn unavailable(wait: Duration, detail: &str) -> Response {
 fn unknown(Unknown(level): Unknown) -> Response {
     let title = "The gateway's policies do not have this name";
     Problem::new(StatusCode::FORBIDDEN, &format!("unknown-{level}"), title)
-        .detail(format!("Messages are for a {level} of the gateway's policies only."))
+        .detail(format!("There is no such {level} in them."))
         .into_response()
 }
 

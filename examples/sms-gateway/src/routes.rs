@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -74,33 +75,34 @@ async fn replace_policies(
     put_document(&gateway, policies, version).await
 }
 
+type Target = Result<Path<String>, PathRejection>;
+
 /// Sets one limit, or adds a member of a list: the body is the limit.
 async fn set(
     State(gateway): Shared,
-    Path(target): Path<String>,
+    target: Target,
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
     let limit = std::str::from_utf8(&body).map_err(|error| unreadable(format!("{error}.")))?;
-    change(&gateway, &target, Some(limit.trim().to_owned())).await
+    change(&gateway, target, Some(limit.trim().to_owned())).await
 }
 
 /// Removes a member of a list.
-async fn remove(
-    State(gateway): Shared,
-    Path(target): Path<String>,
-) -> Result<Json<Value>, Problem> {
-    change(&gateway, &target, None).await
+async fn remove(State(gateway): Shared, target: Target) -> Result<Json<Value>, Problem> {
+    change(&gateway, target, None).await
 }
 
 async fn change(
     gateway: &Gateway,
-    target: &str,
+    target: Target,
     limit: Option<String>,
 ) -> Result<Json<Value>, Problem> {
-    gateway.policies.look().await?;
+    let unchanged =
+        |error| Problem::from(error).detail("Redis did not answer. Nothing was changed.");
+    gateway.policies.look().await.map_err(unchanged)?;
     let version = gateway.policies.present().await.version;
     let mut document = gateway.policies.set().document();
-    if !document.change(target, limit) {
+    if !target.is_ok_and(|Path(target)| document.change(&target, limit)) {
         let title = "There is no such limit";
         return Err(Problem::new(StatusCode::NOT_FOUND, "unknown-limit", title).detail(
             "There are receiver, which can't be deleted, institutions/NAME, channels/NAME and \

@@ -513,6 +513,7 @@ async fn wrong_policies_change_nothing_and_say_why() {
         ("PUT", "/policies/sender", "5/60s", 404),
         ("PUT", "/policies/receiver/x", "5/60s", 404),
         ("PUT", "/policies/channels/a%20b", "5/60s", 422),
+        ("PUT", "/policies/channels/%ff", "5/60s", 404),
         ("DELETE", "/policies/receiver", "", 404),
         ("DELETE", "/policies/channels/news", "", 404),
         ("DELETE", "/policies/channels/otp", "", 422),
@@ -541,8 +542,8 @@ async fn a_malformed_message_is_refused() {
         (twice, 422, "each once"),
         (with("to", Value::Null), 422, "expected a string"),
         (with("to", "+0491701234567".into()), 422, "7 to 15 digits"),
-        (with("institution", "stranger".into()), 403, "institution"),
-        (with("channel", "stranger".into()), 403, "channel"),
+        (with("institution", "stranger".into()), 403, "no such institution"),
+        (with("channel", "stranger".into()), 403, "no such channel"),
         (with("text", "ü".repeat(1601).into()), 422, "1 to 1600"),
         (with("text", "x".repeat(20_000).into()), 413, ""),
     ] {

@@ -43,7 +43,7 @@ pub struct RedisFlags {
     pub sentinel_master: Option<String>,
 
     /// How long Redis may be silent before it counts as down. A late reply is no silence.
-    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = span)]
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = timeout)]
     pub response_timeout: Duration,
 
     /// What the Redis keys begin with; servers with the same prefix share what they keep.
@@ -67,6 +67,11 @@ pub fn span(text: &str) -> Result<Duration, FlagError> {
     let span = humantime::parse_duration(text)
         .map_err(|error| format!("it is not a length of time such as 30s or 5m: {error}"))?;
     if span > LONGEST { Err("it is longer than a year".into()) } else { Ok(span) }
+}
+
+/// Reads a [`span`] that is not zero.
+pub fn timeout(text: &str) -> Result<Duration, FlagError> {
+    span(text).and_then(|it| if it.is_zero() { Err("it is zero".into()) } else { Ok(it) })
 }
 
 /// Reads how long a ban or a mute lasts: a [`span`] of at least a second.

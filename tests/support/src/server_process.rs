@@ -148,4 +148,5 @@ pub fn cannot_start(program: &str) {
         let logs = fails(program, flags, 1, part);
         assert!(logs.contains("hint: ") && !logs.contains("hunter2"), "{flags:?}: {logs}");
     }
+    refuses(program, &[(&["--response-timeout", "0s"], "it is zero")]);
 }

@@ -69,7 +69,7 @@ async fn honest_senders_are_not_muted() {
 
 const SPAM: [&str; 4] = [
     "Cheap gold at example.com, fast delivery and great prices",
-    "Earn money from home today! Write to me for details",
+    "Earn money from home today! Write to 01701234567 for details",
     "FREE followers for everybody, just visit example.net now",
     "buy cheap gold at example.com",
 ];
@@ -89,9 +89,10 @@ fn random(length: usize, rng: &mut fastrand::Rng) -> String {
     repeat_with(|| rng.alphanumeric()).take(length).collect()
 }
 
-const DISGUISES: [(&str, Disguise); 7] = [
+const DISGUISES: [(&str, Disguise); 8] = [
     ("the same", |text, _| text.to_owned()),
     ("punctuation", |text, rng| inserted(text, &[".", "!", "-", "*", "'", "~"], rng)),
+    ("spaces", |text, rng| inserted(text, &[" "], rng)),
     ("emoji", |text, rng| inserted(text, &["🔥", "💰", "👍🏽", "❤️"], rng)),
     ("shuffled words", |text, rng| {
         let mut words: Vec<&str> = text.split(' ').collect();
