@@ -134,9 +134,9 @@ where
     let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
     let user = user_key(args.user_query.as_deref());
     let prefix = args.redis.prefix.clone();
-    let has_provider = args.payment_token.is_some();
+    let keeps_refunds = args.payment_token.is_some() && redis.is_some();
     let shop =
-        Arc::new(Shop { stock, terms, skus, prefix, user, has_provider, meter: meter.clone() });
+        Arc::new(Shop { stock, terms, skus, prefix, user, keeps_refunds, meter: meter.clone() });
     let fleet = Arc::new(fleet);
     let limits = fleet.set();
     let clients = routes(args, Arc::clone(&shop), limits, windows.clone())?;

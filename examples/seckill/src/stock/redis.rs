@@ -20,8 +20,10 @@ use crate::names::{OrderId, Sku, UserId};
 use example_support::lock;
 
 /// The keys of the script.
-const KEYS: [&str; 9] =
-    ["stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds"];
+#[rustfmt::skip]
+const KEYS: [&str; 10] = [
+    "stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds", "payments",
+];
 /// What stands in place of a stock that Redis has lost, so that no server that is started sells it again.
 const LOST: &str = "lost";
 /// How often the levels are read.
