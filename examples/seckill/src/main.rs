@@ -82,12 +82,16 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
         return Err(error.into());
     }
     let terms = terms(args, opening);
-    // Orders that wait for replicas have a connection on which nothing else waits with them.
-    let waiting = if replicas.wanted > 0 { args.redis.connect().await? } else { None };
-    let orders = waiting.map_or_else(|| commands.clone(), |redis| redis.store.commands());
+    // What waits for replicas has a connection on which nothing else waits with it.
+    let mut waiting = [commands.clone(), commands.clone()];
+    for commands in waiting.iter_mut().filter(|_| replicas.wanted > 0) {
+        if let Some(redis) = args.redis.connect().await? {
+            *commands = redis.store.commands();
+        }
+    }
     let on_sale = &args.stock;
     let stock =
-        RedisStock::open(orders, commands.clone(), prefix, on_sale, replicas, terms.clone()).await;
+        RedisStock::open(waiting, commands.clone(), prefix, on_sale, replicas, terms.clone()).await;
     let stock = stock.map_err(|error| -> Box<dyn Error> {
         match error {
             StockError::Store(source) => redis.unusable(source).into(),
