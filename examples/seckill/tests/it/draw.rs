@@ -108,6 +108,8 @@ async fn an_order_without_a_ticket_asks_nobody() {
     // The ticker reads and takes back, and does neither of these two.
     let calls = async || [redis.call_count("hget").await, redis.call_count("zadd").await];
     let before = calls().await;
+    let of_nobody = server.request("POST", "/seckill/iphone/orders");
+    server.send(of_nobody).await.problem(401);
     for _ in 0..20 {
         for wrong in [&json!(null), &json!("1.2"), &of_bob, &longer] {
             let refused = order(&server, "alice", wrong).await;
