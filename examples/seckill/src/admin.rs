@@ -214,8 +214,9 @@ async fn change(
 }
 
 fn unknown_policy() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "unknown-policy", "There is no such policy")
-        .detail("There are `user` and, unless addresses have no limit, `ip` and `accounts`.")
+    Problem::new(StatusCode::NOT_FOUND, "unknown-policy", "There is no such policy").detail(
+        "`user` and, unless addresses have no limit, `ip` can change, and `accounts` be explained.",
+    )
 }
 
 fn bad_policy(why: impl Display) -> Problem {

@@ -291,7 +291,8 @@ async fn the_mode_of_a_sale_is_kept() {
         assert_eq!((&seen["state"], &seen["commitment"]), (&json!("entered"), &commitment));
         assert_eq!(stop(server).contains(warning), warns, "{flags:?}");
     }
-    stop(on_redis(&redis, &["--prefix", "other"]));
+    let no_draw = stop(on_redis(&redis, &["--prefix", "other", "--first-come"]));
+    assert!(no_draw.contains("--first-come changes nothing"), "{no_draw}");
     let server = on_redis(&redis, &["--prefix", "other", "--opens-in", "1h"]);
     assert_eq!(enter(&server, "alice").await.problem(404), "/problems/no-draw");
     assert_eq!(entry(&server, "alice").await["state"], "none", "and an order, after one");
