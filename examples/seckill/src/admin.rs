@@ -4,7 +4,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
-use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, put};
@@ -15,6 +15,7 @@ use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limit
 
 use crate::names::UserId;
 use crate::policies::{Changes, Fleet, USER, shown};
+use crate::routes::PathText;
 use example_support::admin::{PageQuery, no_page, page};
 use example_support::flags::penalty_length;
 use example_support::policies::PutError;
@@ -56,8 +57,6 @@ fn audit(event: &BanEvent) {
     let user = String::from_utf8_lossy(key.as_bytes());
     tracing::debug!(?user, ?reason, "audit: a ban was {what}");
 }
-
-type PathText = Result<Path<String>, PathRejection>;
 
 /// Reads a user id by the same rules as the order route.
 fn user(path: PathText) -> Result<UserId, Problem> {
@@ -214,8 +213,9 @@ async fn change(
 }
 
 fn unknown_policy() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "unknown-policy", "There is no such policy")
-        .detail("There are `user` and, unless addresses have no limit, `ip` and `accounts`.")
+    Problem::new(StatusCode::NOT_FOUND, "unknown-policy", "There is no such policy").detail(
+        "`user` and, unless addresses have no limit, `ip` can change, and `accounts` be explained.",
+    )
 }
 
 fn bad_policy(why: impl Display) -> Problem {

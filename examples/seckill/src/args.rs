@@ -7,6 +7,7 @@ use std::num::{NonZeroU32, ParseIntError};
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use ipnet::IpNet;
@@ -98,7 +99,7 @@ pub(crate) struct Args {
 
     /// A query parameter with the user id, for requests without the header x-user-id. For load
     /// generators, which can vary the URL only.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) user_query: Option<String>,
 
     /// A SKU on sale, and how many pieces there are; repeat it for more SKUs. A SKU that is in Redis
@@ -214,8 +215,8 @@ fn nat(text: &str) -> Result<(IpNet, u32), &'static str> {
 /// Reads a SKU and how many pieces of it there are, written `SKU=COUNT`.
 pub(crate) fn stock(text: &str) -> Result<(Sku, u32), FlagError> {
     let (sku, count) = text.split_once('=').ok_or("write SKU=COUNT, such as iphone=100")?;
-    let count = count.parse().map_err(|error: ParseIntError| {
-        format!("the count {count:?} is not a whole number from 0 to 4294967295: {error}")
+    let count: Result<NonZeroU32, _> = count.parse().map_err(|error: ParseIntError| {
+        format!("the count {count:?} is not a whole number from 1 to 4294967295: {error}")
     });
-    Ok((sku.parse()?, count?))
+    Ok((sku.parse()?, count?.get()))
 }

@@ -82,12 +82,16 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
         return Err(error.into());
     }
     let terms = terms(args, opening);
-    // Orders that wait for replicas have a connection on which nothing else waits with them.
-    let waiting = if replicas.wanted > 0 { args.redis.connect().await? } else { None };
-    let orders = waiting.map_or_else(|| commands.clone(), |redis| redis.store.commands());
+    // What waits for replicas has a connection on which nothing else waits with it.
+    let mut waiting = [commands.clone(), commands.clone()];
+    for commands in waiting.iter_mut().filter(|_| replicas.wanted > 0) {
+        if let Some(redis) = args.redis.connect().await? {
+            *commands = redis.store.commands();
+        }
+    }
     let on_sale = &args.stock;
     let stock =
-        RedisStock::open(orders, commands.clone(), prefix, on_sale, replicas, terms.clone()).await;
+        RedisStock::open(waiting, commands.clone(), prefix, on_sale, replicas, terms.clone()).await;
     let stock = stock.map_err(|error| -> Box<dyn Error> {
         match error {
             StockError::Store(source) => redis.unusable(source).into(),
@@ -106,7 +110,11 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
 }
 
 fn terms(args: &Args, opening: Opening) -> Terms {
-    let draws = opening.micros() > 0 && !args.first_come;
+    let has_opening = opening.micros() > 0;
+    if args.first_come && !has_opening {
+        tracing::warn!("--first-come changes nothing: without an opening there is no draw");
+    }
+    let draws = has_opening && !args.first_come;
     Terms { opening, draws, turn: args.turn, pay_within: args.pay_within }
 }
 
@@ -134,9 +142,9 @@ where
     let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
     let user = user_key(args.user_query.as_deref());
     let prefix = args.redis.prefix.clone();
-    let has_provider = args.payment_token.is_some();
+    let keeps_refunds = args.payment_token.is_some() && redis.is_some();
     let shop =
-        Arc::new(Shop { stock, terms, skus, prefix, user, has_provider, meter: meter.clone() });
+        Arc::new(Shop { stock, terms, skus, prefix, user, keeps_refunds, meter: meter.clone() });
     let fleet = Arc::new(fleet);
     let limits = fleet.set();
     let clients = routes(args, Arc::clone(&shop), limits, windows.clone())?;

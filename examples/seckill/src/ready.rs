@@ -43,8 +43,8 @@ impl Standstill {
             },
             error => Self {
                 reason: format!("{} is sold: the stock can't be read or changed. {error}.", what(sku)),
-                hint: "Is Redis up, reachable from this server, and ready for writes? Once it is, the sale goes on \
-                       by itself."
+                hint: "Is Redis up, reachable from this server, and ready for writes, with the replicas of \
+                       --min-replicas? Once it is, the sale goes on by itself."
                     .into(),
             },
         });

@@ -46,8 +46,8 @@ pub(crate) struct Shop {
     /// What the keys in Redis begin with.
     pub(crate) prefix: String,
     pub(crate) user: Arc<dyn KeyExtractor>,
-    /// Whether payments come from a provider with a token, and not from anybody.
-    pub(crate) has_provider: bool,
+    /// Whether payments come from a provider with a token, and a Redis keeps those that buy nothing.
+    pub(crate) keeps_refunds: bool,
     /// Counts what comes of orders, if an operator can see the counts.
     pub(crate) meter: Option<Arc<Meter>>,
 }
@@ -226,7 +226,7 @@ async fn pay(
                 .detail("The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.")
         })?;
     shop.stock.draw(&id.sku).ok_or_else(unknown_order)?;
-    let call = Call::Pay { order: &id, payment: &payment, is_real: shop.has_provider };
+    let call = Call::Pay { order: &id, payment: &payment, is_real: shop.keeps_refunds };
     let reply = shop.stock.call(&id.sku, call).await;
     if let Some(meter) = &shop.meter {
         meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
@@ -235,11 +235,16 @@ async fn pay(
     let conflict = |kind, title| {
         let problem = Problem::new(StatusCode::CONFLICT, kind, title);
         let detail = "The payment is recorded for a refund.";
-        Err(if shop.has_provider { problem.detail(detail) } else { problem })
+        Err(if shop.keeps_refunds { problem.detail(detail) } else { problem })
     };
     match reply.outcome {
         Outcome::Paid => Ok(Json(json!({ "order_id": id.to_string(), "paid": true }))),
         Outcome::AlreadyPaid => conflict("already-paid", "Another payment has paid the order"),
+        Outcome::PaymentUsed => {
+            let title = "The payment is of another order";
+            Err(Problem::new(StatusCode::CONFLICT, "payment-used", title)
+                .detail("Each order needs a payment with an id of its own."))
+        }
         Outcome::TooLate => conflict("paid-too-late", "The order was not paid in time"),
         _ => Err(unknown_order()),
     }

@@ -13,6 +13,7 @@
     KEYS[7] paid (HASH): from the UUID of the order to the id of the payment
     KEYS[8] returned (HASH): from the UUID of an order that was not paid in time to the user id
     KEYS[9] refunds (HASH): from the id of a payment that has bought nothing to the UUID of the order
+    KEYS[10] payments (HASH): from the id of a payment to the UUID of the order that it has paid
 
   Arguments:
     ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, or `tick` to do what time does
@@ -39,7 +40,8 @@
 ]]
 local call, most = redis.call, 500
 local stock, buyers, orders = KEYS[1], KEYS[2], KEYS[3]
-local line, turns, unpaid, paid, returned, refunds = KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local line, turns, unpaid, paid = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local returned, refunds, payments = KEYS[8], KEYS[9], KEYS[10]
 local op, subject, value = ARGV[1], ARGV[5], ARGV[6]
 local opening, turn_us, pay_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = call('TIME')
@@ -55,6 +57,10 @@ local function is_lost(known, sold)
 end
 
 if op == 'pay' then
+  local order = call('HGET', payments, value) or call('HGET', refunds, value)
+  if order and order ~= subject then
+    return reply('payment-used')
+  end
   local by, user = call('HGET', paid, subject), call('HGET', orders, subject)
   local deadline = tonumber(call('ZSCORE', unpaid, subject))
   local outcome = by and 'already-paid' or 'too-late'
@@ -62,6 +68,7 @@ if op == 'pay' then
     outcome = 'paid'
     -- Also if it is there, so that a WAIT after this call covers it, whichever connection wrote it.
     call('HSET', paid, subject, value)
+    call('HSET', payments, value, subject)
     call('ZREM', unpaid, subject)
   elseif user or call('HGET', returned, subject) then
     if ARGV[7] == '1' then

@@ -93,6 +93,8 @@ pub(crate) enum Outcome {
     TooLate,
     /// The order is paid by another payment.
     AlreadyPaid,
+    /// The payment is of another order.
+    PaymentUsed,
     /// There is no such order.
     Unknown,
     /// There is no such SKU, or a part of its records is lost.

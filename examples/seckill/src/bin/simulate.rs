@@ -273,7 +273,6 @@ impl Shop {
 const LEVEL: &str = "GET /seckill/sku";
 const ORDER: &str = "POST /seckill/sku/orders";
 const ENTER: &str = "POST /seckill/sku/entries";
-const PAYMENT: &str = r#"{"payment_id": "simulated"}"#;
 const ENTRY: &str = "GET /seckill/sku/entry";
 
 /// One account, and what came of it.
@@ -314,7 +313,8 @@ impl Actor {
         }
         if let (201, Some(order)) = (status, body["order_id"].as_str()) {
             // As the payment provider does.
-            shop.ask(self, &format!("POST /orders/{order}/payment"), "", PAYMENT).await?;
+            let payment = format!(r#"{{"payment_id": "{order}"}}"#);
+            shop.ask(self, &format!("POST /orders/{order}/payment"), "", &payment).await?;
         }
         let again = body["again_in_ms"].as_u64().filter(|_| is_open);
         Ok(again.map(Duration::from_millis).or(wait.filter(|wait| *wait <= PATIENCE)))

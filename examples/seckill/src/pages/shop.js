@@ -53,6 +53,8 @@ at("user").value = sessionStorage.user ?? localStorage.user ?? "guest-" + Math.r
 
 /** The level of the SKU: undefined until it is known, and null while the shop does not answer. */
 let level;
+/** How many answers in a row there were not. */
+let missed = 0;
 /** Where the customer is. */
 let mine = { state: "none" };
 /** The ends of all waits, on the page's clock. */
@@ -186,23 +188,24 @@ at("form").addEventListener("submit", async (event) => {
 
 /** Reads the level, and when the sale opens: by the server's clock, whatever this one says. */
 async function showLevel() {
-  const sku = at("sku").value;
+  const [sku, sent] = [at("sku").value, performance.now()];
+  let read = null;
   try {
-    const sent = performance.now();
     const response = await fetch(seckill(), { cache: "no-store", signal: AbortSignal.timeout(5000) });
-    const read = response.ok ? await response.json() : null;
-    if (sku !== at("sku").value) return;
+    if (response.ok) read = await response.json();
+  } catch { /* As a 503. */ }
+  if (sku !== at("sku").value) return;
+  missed = read ? 0 : missed + 1;
+  if (read) {
     const isFirst = !level;
     const wasClosed = level?.opens_in_ms;
     level = read;
     // From before the request: the page never takes the sale for closed too long.
-    ends.opening = level?.opens_in_ms ? sent + level.opens_in_ms : null;
-    if (level) {
-      set("count", text.of(level.remaining, level.stock));
-      Object.assign(at("meter"), { max: level.stock, value: level.remaining });
-      if (isFirst || (wasClosed && !level.opens_in_ms && mine.state === "none")) await look();
-    }
-  } catch { level = null; }
+    ends.opening = level.opens_in_ms ? sent + level.opens_in_ms : null;
+    set("count", text.of(level.remaining, level.stock));
+    Object.assign(at("meter"), { max: level.stock, value: level.remaining });
+    if (isFirst || (wasClosed && !level.opens_in_ms && mine.state === "none")) await look();
+  } else if (!level || missed > 2) level = null;
   render();
 }
 

@@ -28,6 +28,7 @@ struct Shelf {
     turns: Ranked,
     unpaid: Ranked,
     paid: HashMap<String, String>,
+    payments: HashMap<String, String>,
     returned: HashMap<String, String>,
     // Of the present call:
     now_us: u64,
@@ -229,10 +230,12 @@ impl Shelf {
     fn pay(&mut self, order: &str, payment: &str) -> Reply {
         let by = self.paid.get(order);
         let outcome = match by {
+            _ if self.payments.get(payment).is_some_and(|of| of != order) => Outcome::PaymentUsed,
             Some(by) if by == payment => Outcome::Paid,
             None if self.orders.contains_key(order) => {
                 self.unpaid.remove(order);
                 self.paid.insert(order.to_owned(), payment.to_owned());
+                self.payments.insert(payment.to_owned(), order.to_owned());
                 Outcome::Paid
             }
             None if !self.returned.contains_key(order) => Outcome::Unknown,

@@ -20,8 +20,10 @@ use crate::names::{OrderId, Sku, UserId};
 use example_support::lock;
 
 /// The keys of the script.
-const KEYS: [&str; 9] =
-    ["stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds"];
+#[rustfmt::skip]
+const KEYS: [&str; 10] = [
+    "stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds", "payments",
+];
 /// What stands in place of a stock that Redis has lost, so that no server that is started sells it again.
 const LOST: &str = "lost";
 /// How often the levels are read.
@@ -35,6 +37,7 @@ const STALE: Duration = Duration::from_secs(2);
 /// Keeps stock and orders in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
     orders: RedisCommands,
+    looks: RedisCommands,
     reads: RedisCommands,
     prefix: String,
     replicas: Replicas,
@@ -69,10 +72,10 @@ impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock, its draw and its orders, so a server
     /// may be restarted at any time. One that Redis has lost is an error.
     ///
-    /// The connection of the orders must be their own if replicas are waited for, because `WAIT` holds
-    /// up what is sent after it.
+    /// The connections of the orders, and of what looks whether they can be safe, must be their own if replicas
+    /// are waited for, because `WAIT` holds up what is sent after it.
     pub(crate) async fn open(
-        orders: RedisCommands,
+        [orders, looks]: [RedisCommands; 2],
         reads: RedisCommands,
         prefix: &str,
         on_sale: &[(Sku, u32)],
@@ -82,6 +85,7 @@ impl RedisStock {
         let sale = include_str!("../sale.lua");
         let mut stock = Self {
             orders,
+            looks,
             reads,
             prefix: prefix.to_owned(),
             replicas,
@@ -170,7 +174,8 @@ impl RedisStock {
                         Ok((Reply { outcome: Outcome::Lost, .. }, _)) => {
                             Some(StockError::Lost(sku.clone()))
                         }
-                        ticked => ticked.err().map(StockError::from),
+                        Ok(_) => self.replicated(sku).await.err(),
+                        Err(error) => Some(error.into()),
                     };
                 }
                 let level = stock.map(|stock| Level { stock, sold, paid, entries, turns });
@@ -179,6 +184,23 @@ impl RedisStock {
             Err(error) => Err(error.into()),
         };
         *lock(seen) = (Instant::now(), level, trouble);
+    }
+
+    /// Tells whether enough replicas have what the last tick wrote.
+    async fn replicated(&self, sku: &Sku) -> Result<(), StockError> {
+        let Replicas { wanted, timeout } = self.replicas;
+        if wanted == 0 {
+            return Ok(());
+        }
+        let mut wait = pipe();
+        let patience = (timeout / 2).min(STALE / 2).as_millis() as u64;
+        wait.get(self.key(sku, "stock")).ignore().cmd("WAIT").arg(wanted).arg(patience.max(1));
+        let (confirmed,): (u32,) = self.looks.pipeline(&wait).await?;
+        if confirmed >= wanted {
+            Ok(())
+        } else {
+            Err(StockError::NotReplicated { confirmed, wanted })
+        }
     }
 
     pub(super) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
@@ -297,7 +319,11 @@ impl RedisStock {
             // A new master has the script from the next look on.
             self.orders.pipeline(&change).await?
         } else {
-            let commands = if waits { &self.orders } else { &self.reads };
+            let commands = match &*call[0] {
+                _ if waits => &self.orders,
+                "tick" => &self.looks,
+                _ => &self.reads,
+            };
             (commands.script(&self.script, &keys, &arguments).await?, 0)
         };
         let (outcome, order, number, now_us, news_us) = sent;

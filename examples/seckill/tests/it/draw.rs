@@ -108,6 +108,8 @@ async fn an_order_without_a_ticket_asks_nobody() {
     // The ticker reads and takes back, and does neither of these two.
     let calls = async || [redis.call_count("hget").await, redis.call_count("zadd").await];
     let before = calls().await;
+    let of_nobody = server.request("POST", "/seckill/iphone/orders");
+    server.send(of_nobody).await.problem(401);
     for _ in 0..20 {
         for wrong in [&json!(null), &json!("1.2"), &of_bob, &longer] {
             let refused = order(&server, "alice", wrong).await;
@@ -289,7 +291,8 @@ async fn the_mode_of_a_sale_is_kept() {
         assert_eq!((&seen["state"], &seen["commitment"]), (&json!("entered"), &commitment));
         assert_eq!(stop(server).contains(warning), warns, "{flags:?}");
     }
-    stop(on_redis(&redis, &["--prefix", "other"]));
+    let no_draw = stop(on_redis(&redis, &["--prefix", "other", "--first-come"]));
+    assert!(no_draw.contains("--first-come changes nothing"), "{no_draw}");
     let server = on_redis(&redis, &["--prefix", "other", "--opens-in", "1h"]);
     assert_eq!(enter(&server, "alice").await.problem(404), "/problems/no-draw");
     assert_eq!(entry(&server, "alice").await["state"], "none", "and an order, after one");

@@ -55,9 +55,9 @@ async fn ask(server: &Server, method: &str, path: &str, body: &str) -> HttpRespo
 /// Calls the script of the stock as a server does, from ARGV[2] on with these arguments. Returns what came of
 /// it, the user's order, and REPLY[5].
 async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String, String, u64) {
-    let keys = "stock buyers orders line turns unpaid paid returned refunds".split(' ');
+    let keys = "stock buyers orders line turns unpaid paid returned refunds payments".split(' ');
     let keys: Vec<String> = keys.map(|what| format!("{sku}:{what}")).collect();
-    let mut call = vec!["EVAL", include_str!("../../src/sale.lua"), "9"];
+    let mut call = vec!["EVAL", include_str!("../../src/sale.lua"), "10"];
     call.extend(keys.iter().map(String::as_str).chain([op]).chain(arguments.iter().copied()));
     let (outcome, held, _, _, news): (String, String, u64, u64, u64) = redis.run(&call).await;
     (outcome, held, news)

@@ -34,6 +34,8 @@ async fn an_order_is_paid_once() {
             let other = pay(server, &order, "2").await;
             assert_eq!(other.problem(409), "/problems/already-paid");
         }
+        let of_bob = server.order("iphone", "bob").await.json();
+        assert_eq!(pay(server, &of_bob, "1").await.problem(409), "/problems/payment-used");
         let shown = by(server, "alice", "GET", &path).await.json();
         assert_eq!((&shown["paid"], &shown["pay_in_ms"]), (&json!(true), &json!(null)));
         for sku in ["iphone", "android"] {
@@ -92,6 +94,7 @@ async fn a_payment_is_late_by_the_clock_and_not_by_the_sweep() {
     assert_eq!(records("orders").await.len(), 1, "it has not been taken back");
     assert_eq!(call("order", "bob", "2").await, "placed");
     assert_eq!(records("orders").await, HashMap::from([("2".into(), "bob".into())]));
+    assert_eq!(call("pay", "2", "a").await, "payment-used", "it is paid back");
     for payment in ["c", "simulated"] {
         assert_eq!(call("pay", "1", payment).await, "too-late");
     }

@@ -83,9 +83,10 @@ async fn malformed_quotas_change_nothing() {
         let refused = put(server, "user", body).await;
         assert_eq!(refused.problem(400), "/problems/bad-policy", "{body}");
     }
-    for name in ["ip", "none", "%ff"] {
+    for name in ["ip", "accounts", "%ff"] {
         let refused = put(server, name, r#"{"quotas": "5/60s"}"#).await;
         assert_eq!(refused.problem(404), "/problems/unknown-policy", "{name}");
+        assert!(refused.body.contains("`accounts` be explained"), "{refused:?}");
     }
     assert_eq!(policy(server, "user").await, before);
 }

@@ -16,6 +16,8 @@ fn a_wrong_flag_is_named() {
         (&["--ip-quota", "none"], "write off"),
         (&["--stock", "i/phone=1"], "the SKU \"i/phone\""),
         (&["--stock", "a=-1"], "the count \"-1\""),
+        (&["--stock", "a=0"], "from 1 to"),
+        (&["--user-query", ""], "--user-query"),
         (&["--stock", "a=1", "--stock", "a=2"], "--stock names the SKU a twice"),
         (&["--opens-in", "9000h"], "longer than a year"),
         (&["--opens-at", "noon"], "RFC 3339"),

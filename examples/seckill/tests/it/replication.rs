@@ -67,6 +67,8 @@ async fn order_that_no_replica_confirms_is_a_503() {
         assert_eq!(answer.problem(503), "/problems/not-replicated");
         assert!(answer.json()["detail"].as_str().unwrap().starts_with("It may stand."));
     }
+    let ready = async || server.get("/readyz").await;
+    eventually("it is not ready", async || ready().await.body.contains("0 of 1 replicas")).await;
     let [uuid]: [String; 1] = redis.run(&["HKEYS", "seckill:{iphone}:orders"]).await;
     // Payments and entries are not safe either.
     let paid = pay(&server, &json!({ "order_id": format!("iphone.{uuid}") }), "1").await;
@@ -79,6 +81,7 @@ async fn order_that_no_replica_confirms_is_a_503() {
     let _replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
     let is_known = async || server.order("iphone", "alice").await.status == 409;
     eventually("the replica confirms it", is_known).await;
+    eventually("it is ready", async || ready().await.status == 200).await;
     assert!(stop(server).contains("too few replicas"));
 }
 
