@@ -28,9 +28,15 @@ const OFFENDERS: (usize, usize) = (200, 10);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What can come of orders and entries, and of payments, as the page and the metrics show it.
-#[rustfmt::skip]
 const ORDERS: [&str; 8] = [
-    "ordered", "ordered-before", "sold-out", "denied", "banned", "unavailable", "other", "entered",
+    "ordered",
+    "ordered-before",
+    "sold-out",
+    "denied",
+    "banned",
+    "unavailable",
+    "other",
+    "entered",
 ];
 const PAYMENTS: [&str; 5] = ["paid", "too-late", "already-paid", "unavailable", "other"];
 
