@@ -144,7 +144,7 @@ async fn store_now_us(store: &dyn Store, run: Uuid) -> Result<u64, String> {
 
 async fn refuses_penalties(store: &dyn Store) -> Result<(), String> {
     let quota = Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US));
-    let policy = Policy::new("user").quota(quota).penalty(player::penalty());
+    let policy = Policy::new("user").quota(quota).penalty(player::penalty(0));
     let log = LogId::new(Arc::new(policy), format!("{}-banned", Uuid::new_v4()));
     match store.admit(&Check::new([log])).await {
         Err(StoreError::Unsupported { .. }) => Ok(()),

@@ -35,7 +35,7 @@ impl<'a> Player<'a> {
     pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
         let model = Model::at(origin_us);
         let policies = policies(true);
-        let counting = [2, 3, 4].map(|at| counting(at, [3, 2], 1, true));
+        let counting = all_counting(true);
         let (penalties, reads_parts, checks) = (true, false, Vec::new());
         Self { store, keys, penalties, reads_parts, model, policies, counting, checks }
     }
@@ -43,6 +43,7 @@ impl<'a> Player<'a> {
     pub(in crate::store) fn without_penalties(mut self) -> Self {
         self.penalties = false;
         self.policies = policies(false);
+        self.counting = all_counting(false);
         self
     }
 
@@ -273,16 +274,17 @@ fn policies(penalties: bool) -> [Arc<Policy>; 4] {
     [user.clone(), ip.clone(), user, ip]
 }
 
+fn all_counting(penalties: bool) -> [Arc<Policy>; 3] {
+    [2, 3, 4].map(|at| counting(at, [3, 2], 1, penalties))
+}
+
 /// Returns a policy with these limits. The length of its shorter windows is given in quarters of the
 /// longest of all policies.
 fn policy(at: usize, limits: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
     let [long, short] = quotas(at, limits, quarters);
     let policy = Policy::new(["user", "ip"][at]).quota(long);
-    Arc::new(match quarters {
-        2 if penalties => policy.quota(short).penalty(penalty()),
-        1 | 2 => policy.quota(short),
-        _ => policy,
-    })
+    let policy = if quarters < 3 { policy.quota(short) } else { policy };
+    Arc::new(if quarters < 3 && penalties { policy.penalty(penalty(at)) } else { policy })
 }
 
 /// The same for the policies that count something else.
@@ -290,8 +292,8 @@ fn counting(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) 
     let times = if at == 4 { 3 } else { 1 };
     let [long, short] = quotas(at, [long * times, short * times], quarters);
     let mut policy = Policy::new(["peers", "jobs", "tokens"][at - 2]).quota(long).quota(short);
-    if quarters == 2 && penalties {
-        policy = policy.penalty(penalty());
+    if quarters < 3 && penalties {
+        policy = policy.penalty(penalty(at));
     }
     Arc::new(match at {
         2 => policy.distinct(),
@@ -308,10 +310,12 @@ fn quotas(at: usize, [long, short]: [u32; 2], quarters: u64) -> [Quota; 2] {
     [Quota::new(long, long_window), Quota::new(short, short_window)]
 }
 
-pub(super) fn penalty() -> Penalty {
-    let strikes = Quota::new(2, Duration::from_micros(LONGEST_WINDOW_US * 2));
-    let levels = [LONGEST_WINDOW_US / 2, LONGEST_WINDOW_US * 3].map(Duration::from_micros);
-    Penalty::new(strikes, levels).decay(Duration::from_micros(LONGEST_WINDOW_US * 4))
+/// Every second policy bans at the first strike, so that the levels rise as often as they fall.
+pub(super) fn penalty(at: usize) -> Penalty {
+    let strikes = 1 + at as u32 % 2;
+    let strikes = Quota::new(strikes, Duration::from_micros(LONGEST_WINDOW_US * 2));
+    let levels = [16, 8, 4].map(|part| Duration::from_micros(LONGEST_WINDOW_US / part));
+    Penalty::new(strikes, levels).decay(Duration::from_micros(LONGEST_WINDOW_US * 2))
 }
 
 /// Removes the resets unless the check wants them, and the episodes. A store may leave them out.
