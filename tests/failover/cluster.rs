@@ -180,3 +180,23 @@ async fn rolled_back_request_leaves_no_denial() {
     .await;
     assert!(two.user("alice").await.is_admitted(), "the log is empty");
 }
+
+/// A permit for a user and an address is renewed while the node of the address is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewal_beside_a_silent_node_gives_up_no_place() {
+    let two = TwoNodes::start().await;
+    let jobs = |name: &str| Policy::new(name).quota(Quota::new(1, Duration::from_secs(3)));
+    let jobs = |name: &str| PolicyHandle::new(jobs(name).in_flight());
+    let (user, ip) = (jobs("user"), jobs("ip"));
+    let decision = two.limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
+    let permit = two.limiter.hold(decision.admitted().unwrap());
+    let node = &two.cluster.nodes[two.node("alice").await];
+    let renewed = node.call_count("zadd").await + 1;
+    two.pause("bob", Duration::from_millis(2_200)).await;
+    eventually("it is renewed", async || node.call_count("zadd").await == renewed).await;
+    // Until the call to the other node is given up.
+    sleep(Duration::from_millis(1_000)).await;
+    assert_eq!(node.call_count("zrem").await, 0, "another request could take the place");
+    drop(permit);
+    node.has_entries("tsw:{=alice}:user:3s:in_flight", 0).await;
+}
