@@ -1,7 +1,7 @@
 //! Windows on a Cluster: when a node fails while no request is sent to it, and when clients hang up.
 
 use http::{Request, Response, StatusCode};
-use test_support::{Cluster, eventually, patient_store};
+use test_support::{Cluster, Redis, eventually, patient_store};
 use tokio::time::{Duration, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::RedisServers;
@@ -179,6 +179,47 @@ async fn rolled_back_request_leaves_no_denial() {
     })
     .await;
     assert!(two.user("alice").await.is_admitted(), "the log is empty");
+}
+
+/// The node of the user refuses scripts for a while.
+async fn refuse_scripts(node: &Redis, refuse: bool) {
+    let rules: &[&str] = if refuse { &["-eval", "-evalsha"] } else { &["+eval", "+evalsha"] };
+    node.run::<()>(&[&["ACL", "SETUSER", "default"], rules].concat()).await;
+}
+
+/// Nothing else is checked meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_rollback_is_made_later() {
+    let two = TwoNodes::start().await;
+    let node = &two.cluster.nodes[two.node("alice").await];
+    two.both_while_alice_has_a_place(async || refuse_scripts(node, true).await).await;
+    node.has_entries(LOG, 1).await;
+    refuse_scripts(node, false).await;
+    node.has_entries(LOG, 0).await;
+}
+
+/// The node of the address is silent, and the caller does not wait for what becomes of its request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hang_up_before_a_node_fails_leaves_no_trace() {
+    let two = TwoNodes::start().await;
+    two.pause("bob", Duration::from_millis(1_200)).await;
+    let both = two.limiter.check_all([(&two.user, "alice"), (&two.ip, "bob")]);
+    assert!(timeout(Duration::from_millis(100), both).await.is_err());
+    sleep(Duration::from_millis(1_500)).await;
+    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
+    two.cluster.nodes[two.node("bob").await].has_entries("tsw:{=bob}:ip:1h", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancellation_whose_caller_leaves_is_made_in_every_slot() {
+    let two = TwoNodes::start().await;
+    let decision = two.both().await;
+    let admitted = decision.admitted().expect("both are empty");
+    two.pause("alice", Duration::from_millis(200)).await;
+    let cancelled = timeout(Duration::from_millis(50), two.limiter.cancel(admitted)).await;
+    assert!(cancelled.is_err());
+    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
+    two.cluster.nodes[two.node("bob").await].has_entries("tsw:{=bob}:ip:1h", 0).await;
 }
 
 /// A permit for a user and an address is renewed while the node of the address is silent.
