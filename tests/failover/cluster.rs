@@ -30,6 +30,30 @@ async fn emptied_node_never_over_admits() {
     }
 }
 
+/// All nodes are silent, so that the connection is given up. One of them is empty when the next one is made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_emptied_without_a_connection_never_over_admits() {
+    let mut cluster = Cluster::start().await;
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
+    let (_, owner) = cluster.slot(LOG).await;
+    for _ in 0..5 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    }
+    cluster.nodes.iter().for_each(|node| node.signal("STOP"));
+    for key in 0..5 {
+        let decision = limiter.check(key.to_string()).await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
+    }
+    cluster.nodes[owner].restart().await;
+    cluster.nodes.iter().for_each(|node| node.signal("CONT"));
+    eventually("Redis decides", async || {
+        let decision = limiter.check("alice").await.unwrap();
+        assert!(!decision.is_admitted());
+        decision.decided_by() == DecidedBy::Store
+    })
+    .await;
+}
+
 /// The keys are in different slots, so an admission is two calls, and so is a cancellation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hang_up_leaves_no_trace_in_any_slot() {
