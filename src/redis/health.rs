@@ -14,7 +14,8 @@ use crate::time::micros;
 /// Redis may have lost data if a connection finds another process than the last one did, as after a
 /// restart or a failover, or if the mark of the prefix is gone, as after `FLUSHALL`. A connection that
 /// breaks and finds the same process and mark has lost nothing. On a Cluster each broken connection to a
-/// node counts as a loss, because the client makes it again by itself.
+/// node counts as a loss, because the client makes it again by itself, and so does each new connection to the
+/// Cluster after one that was given up.
 #[derive(Clone, Debug)]
 pub(crate) struct Health(Arc<Record>);
 
@@ -59,7 +60,7 @@ impl Health {
         self.record(&self.0.failures);
     }
 
-    /// Records that a connection to a node of a Cluster was broken and is made again.
+    /// Records that a connection to a Cluster, or to a node of it, was broken and is made again.
     pub(crate) fn record_loss(&self) {
         self.record(&self.0.losses);
         self.record_failure();

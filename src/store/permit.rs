@@ -96,8 +96,11 @@ async fn renew(store: Arc<dyn Store>, check: Check, stage: Arc<AtomicU8>) {
         if !changes(IDLE, RENEWING) {
             return;
         }
-        // Also above the limit, if others have taken the places after the end of the lease.
-        let _ = store.admit(&check).await;
+        // Also above the limit, if others have taken the places after the end of the lease. Each log by itself: a
+        // node of a Cluster that fails must not cost the request its places on the others.
+        for index in 0..check.logs.len() {
+            let _ = store.admit(&check.part(|it| it == index)).await;
+        }
         if !changes(RENEWING, IDLE) {
             // A cancellation that fails is written later by the store.
             let _ = store.settle(&check, 0).await;

@@ -289,6 +289,25 @@ impl RedisStore {
         Ok(outcome)
     }
 
+    /// Settles a request in Redis, now or later. `was_here` says whether the local log had it.
+    async fn settle_or_note(
+        self,
+        check: Arc<Check>,
+        cost: u32,
+        was_here: bool,
+    ) -> Result<bool, StoreError> {
+        let result = self.0.settle(check.clone(), cost).await;
+        self.0.denials.forget(&check.logs);
+        match result {
+            Err(error) => {
+                self.0.journal.with(|state| state.settle(&check, cost, Instant::now()))?;
+                self.ensure_task();
+                if is_local(&check) { Ok(was_here) } else { Err(error) }
+            }
+            result => result,
+        }
+    }
+
     /// Decides on a request for which Redis failed, by its failure policy.
     fn decide_without_redis(
         &self,
@@ -393,7 +412,7 @@ impl Inner {
     async fn settle(&self, check: Arc<Check>, cost: u32) -> Result<bool, StoreError> {
         #[cfg(feature = "cluster")]
         if self.client.is_cluster() && in_turn::is_split(&check) {
-            return self.settle_in_turn(&check, cost).await;
+            return self.settle_parts(&check, cost).await;
         }
         self.settle_in_redis(check, cost).await
     }
@@ -502,16 +521,11 @@ impl Store for RedisStore {
         }
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            let result = this.0.settle(check.clone(), cost).await;
-            this.0.denials.forget(&check.logs);
-            match result {
-                Err(error) => {
-                    this.0.journal.with(|state| state.settle(&check, cost, Instant::now()))?;
-                    this.ensure_task();
-                    if is_local(&check) { Ok(was_here) } else { Err(error) }
-                }
-                result => result,
+            #[cfg(feature = "cluster")]
+            if this.0.client.is_cluster() && in_turn::is_split(&check) {
+                return this.settle_in_turn(check, cost, was_here).await;
             }
+            this.settle_or_note(check, cost, was_here).await
         })
     }
 

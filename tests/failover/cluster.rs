@@ -1,7 +1,7 @@
 //! Windows on a Cluster: when a node fails while no request is sent to it, and when clients hang up.
 
 use http::{Request, Response, StatusCode};
-use test_support::{Cluster, eventually, patient_store};
+use test_support::{Cluster, Redis, eventually, patient_store};
 use tokio::time::{Duration, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::RedisServers;
@@ -28,6 +28,30 @@ async fn emptied_node_never_over_admits() {
     for _ in 0..5 {
         assert!(!limiter.check("alice").await.unwrap().is_admitted());
     }
+}
+
+/// All nodes are silent, so that the connection is given up. One of them is empty when the next one is made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_emptied_without_a_connection_never_over_admits() {
+    let mut cluster = Cluster::start().await;
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
+    let (_, owner) = cluster.slot(LOG).await;
+    for _ in 0..5 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    }
+    cluster.nodes.iter().for_each(|node| node.signal("STOP"));
+    for key in 0..5 {
+        let decision = limiter.check(key.to_string()).await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
+    }
+    cluster.nodes[owner].restart().await;
+    cluster.nodes.iter().for_each(|node| node.signal("CONT"));
+    eventually("Redis decides", async || {
+        let decision = limiter.check("alice").await.unwrap();
+        assert!(!decision.is_admitted());
+        decision.decided_by() == DecidedBy::Store
+    })
+    .await;
 }
 
 /// The keys are in different slots, so an admission is two calls, and so is a cancellation.
@@ -179,4 +203,65 @@ async fn rolled_back_request_leaves_no_denial() {
     })
     .await;
     assert!(two.user("alice").await.is_admitted(), "the log is empty");
+}
+
+/// The node of the user refuses scripts for a while.
+async fn refuse_scripts(node: &Redis, refuse: bool) {
+    let rules: &[&str] = if refuse { &["-eval", "-evalsha"] } else { &["+eval", "+evalsha"] };
+    node.run::<()>(&[&["ACL", "SETUSER", "default"], rules].concat()).await;
+}
+
+/// Nothing else is checked meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn refused_rollback_is_made_later() {
+    let two = TwoNodes::start().await;
+    let node = &two.cluster.nodes[two.node("alice").await];
+    two.both_while_alice_has_a_place(async || refuse_scripts(node, true).await).await;
+    node.has_entries(LOG, 1).await;
+    refuse_scripts(node, false).await;
+    node.has_entries(LOG, 0).await;
+}
+
+/// The node of the address is silent, and the caller does not wait for what becomes of its request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hang_up_before_a_node_fails_leaves_no_trace() {
+    let two = TwoNodes::start().await;
+    two.pause("bob", Duration::from_millis(1_200)).await;
+    let both = two.limiter.check_all([(&two.user, "alice"), (&two.ip, "bob")]);
+    assert!(timeout(Duration::from_millis(100), both).await.is_err());
+    sleep(Duration::from_millis(1_500)).await;
+    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
+    two.cluster.nodes[two.node("bob").await].has_entries("tsw:{=bob}:ip:1h", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancellation_whose_caller_leaves_is_made_in_every_slot() {
+    let two = TwoNodes::start().await;
+    let decision = two.both().await;
+    let admitted = decision.admitted().expect("both are empty");
+    two.pause("alice", Duration::from_millis(200)).await;
+    let cancelled = timeout(Duration::from_millis(50), two.limiter.cancel(admitted)).await;
+    assert!(cancelled.is_err());
+    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
+    two.cluster.nodes[two.node("bob").await].has_entries("tsw:{=bob}:ip:1h", 0).await;
+}
+
+/// A permit for a user and an address is renewed while the node of the address is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn renewal_beside_a_silent_node_gives_up_no_place() {
+    let two = TwoNodes::start().await;
+    let jobs = |name: &str| Policy::new(name).quota(Quota::new(1, Duration::from_secs(3)));
+    let jobs = |name: &str| PolicyHandle::new(jobs(name).in_flight());
+    let (user, ip) = (jobs("user"), jobs("ip"));
+    let decision = two.limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
+    let permit = two.limiter.hold(decision.admitted().unwrap());
+    let node = &two.cluster.nodes[two.node("alice").await];
+    let renewed = node.call_count("zadd").await + 1;
+    two.pause("bob", Duration::from_millis(2_200)).await;
+    eventually("it is renewed", async || node.call_count("zadd").await == renewed).await;
+    // Until the call to the other node is given up.
+    sleep(Duration::from_millis(1_000)).await;
+    assert_eq!(node.call_count("zrem").await, 0, "another request could take the place");
+    drop(permit);
+    node.has_entries("tsw:{=alice}:user:3s:in_flight", 0).await;
 }

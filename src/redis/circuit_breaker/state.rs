@@ -171,6 +171,10 @@ impl Shared {
         let _lock = self.lock();
         if !matches!(**self.state.load(), State::Idle) {
             self.health.record_connection();
+            if self.connector.is_cluster() {
+                // A node may have been emptied while there was no connection to it.
+                self.health.record_loss();
+            }
         }
         self.failures.store(0, Ordering::Relaxed);
         self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use tokio::task::JoinError;
 
 use super::requests::Mode;
 use super::{Inner, RedisStore};
@@ -61,6 +62,24 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
     merged
 }
 
+/// A request that some of its logs may have. It is cancelled if the caller has gone, who would decide instead.
+struct Leftover(Option<(RedisStore, Arc<Check>)>);
+
+impl Drop for Leftover {
+    fn drop(&mut self) {
+        if let Some((store, check)) = self.0.take() {
+            let _ = store.0.journal_cancellation(&check);
+            store.ensure_task();
+        }
+    }
+}
+
+/// The runtime of a task ends, or the task has panicked.
+fn task_has_ended(error: JoinError) -> StoreError {
+    let source = StoreError::Protocol { message: error.to_string() };
+    StoreError::Uncertain { source: Box::new(source) }
+}
+
 /// Returns whether a check has logs in several slots.
 pub(super) fn is_split(check: &Check) -> bool {
     check.logs.iter().any(|log| log.key != check.logs[0].key)
@@ -77,21 +96,40 @@ pub(super) fn is_split(check: &Check) -> bool {
 // - Two logs of distinct values are in several slots, and the later one denies. The value stays in the earlier
 //   one until it has left the window, as if it was seen.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes or cancels
-//   what it began. Test: `a_hang_up_leaves_no_trace_in_any_slot`.
+//   what it began. If it can't find out what became of it, it is cancelled later, unless the caller is still
+//   there to decide. Tests: `a_hang_up_leaves_no_trace_in_any_slot` and
+//   `hang_up_before_a_node_fails_leaves_no_trace`.
+// - A caller leaves a cancellation or settlement between two keys. It runs in a task of its own, too. Test:
+//   `cancellation_whose_caller_leaves_is_made_in_every_slot`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
-//   is cancelled later. Tests: `denial_stands_if_a_later_node_is_silent` and
-//   `denial_stands_if_its_rollback_fails`.
+//   is cancelled later. Tests: `later_node_is_silent`, `denial_stands_if_its_rollback_fails` and
+//   `refused_rollback_is_made_later`.
 // - A node fails after earlier logs have admitted. They are cancelled, and the failure policy decides.
 // - The runtime ends between two keys. The request may stay in the earlier logs for one window: too few
 //   are admitted, never too many.
 impl RedisStore {
     /// Decides on a check whose logs are in several slots.
     pub(super) async fn admit_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        let task = tokio::spawn(async move { self.admit_parts(&check).await });
-        task.await.unwrap_or_else(|error| {
-            let source = StoreError::Protocol { message: error.to_string() };
-            Err(StoreError::Uncertain { source: Box::new(source) })
-        })
+        let task = tokio::spawn(async move {
+            let result = self.admit_parts(&check).await;
+            let is_uncertain = result.as_ref().is_err_and(StoreError::may_have_counted);
+            (result, Leftover(is_uncertain.then(|| (self.clone(), check))))
+        });
+        let (result, mut leftover) = task.await.map_err(task_has_ended)?;
+        // The caller decides instead.
+        leftover.0 = None;
+        result
+    }
+
+    /// Settles a request whose logs are in several slots.
+    pub(super) async fn settle_in_turn(
+        self,
+        check: Arc<Check>,
+        cost: u32,
+        was_here: bool,
+    ) -> Result<bool, StoreError> {
+        let task = tokio::spawn(self.settle_or_note(check, cost, was_here));
+        task.await.map_err(task_has_ended)?
     }
 
     async fn admit_parts(&self, check: &Check) -> Result<Outcome, StoreError> {
@@ -132,6 +170,7 @@ impl RedisStore {
                 if !inner.cancel_parts(recorded.into_iter()).await {
                     // If there is no room in the journal, the denial still stands: another log is full.
                     let _ = inner.journal_cancellation(check);
+                    self.ensure_task();
                 }
                 inner.denials.forget(&check.logs);
             }
@@ -164,11 +203,7 @@ impl Inner {
         Ok(outcome)
     }
 
-    pub(super) async fn settle_in_turn(
-        &self,
-        check: &Check,
-        cost: u32,
-    ) -> Result<bool, StoreError> {
+    pub(super) async fn settle_parts(&self, check: &Check, cost: u32) -> Result<bool, StoreError> {
         let mut was_there = false;
         for part in &split(check) {
             was_there |= self.settle_in_redis(part.check.clone(), cost).await?;
