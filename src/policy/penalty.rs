@@ -21,6 +21,10 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// it are no strikes. So under `5/60s`, a client that never stops sending gets one strike a minute, and
 /// a client that sends a sixth request once gets one strike.
 ///
+/// A request that several policies deny is a strike under each of them, whichever comes first. While the denial by one
+/// is [repeated from memory](crate::RedisStoreBuilder::deny_cache), the others count none, for at most a second. On a
+/// Cluster only the policies of the first key that denies count one, if the keys are in several slots.
+///
 /// The lengths of the bans are the levels. The first ban has the length of the first level, the next
 /// ban that of the next level, and the last level repeats. A key comes down one level for each `decay`
 /// that passes after its ban without a new one. A ban can become longer but not shorter, and denials
