@@ -22,7 +22,7 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// a client that sends a sixth request once gets one strike.
 ///
 /// A request that several policies deny is a strike under each of them, whichever comes first. While the denial by one
-/// is [repeated from memory](crate::RedisStoreBuilder::deny_cache), the others count none, for at most a second. On a
+/// is [repeated from memory](crate::store::RedisStoreBuilder::deny_cache), the others count none, for at most a second. On a
 /// Cluster only the policies of the first key that denies count one, if the keys are in several slots.
 ///
 /// The lengths of the bans are the levels. The first ban has the length of the first level, the next
