@@ -60,14 +60,6 @@ local function costs_of(members)
   return of
 end
 
-local function total(numbers)
-  local sum = 0
-  for i = 1, #numbers do
-    sum = sum + numbers[i]
-  end
-  return sum
-end
-
 local reply, slot = { now_us, ban, struck }, 4
 for arg = 5, #ARGV, 2 do
   local limit, window_us, must_leave = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), {}
@@ -80,26 +72,30 @@ for arg = 5, #ARGV, 2 do
   local taken, listed = 0, {}
   if costs then
     -- The sum of the window, or of all entries, without what has left since.
-    local sum, until_us = sums[1], -1
+    local until_us = -1
+    taken = sums[1]
     for at = 3, #sums, 3 do
       if sums[at] == window_us and sums[at + 2] >= sums[2] then
-        sum, until_us = sums[at + 1], sums[at + 2]
+        taken, until_us = sums[at + 1], sums[at + 2]
       end
     end
     local left =
       call('ZRANGE', log, string.format('(%d', until_us), since_us - 1, 'BYSCORE', 'LIMIT', 0, 4096)
-    taken = sum - total(costs_of(left))
+    for _, of in ipairs(costs_of(left)) do
+      taken = taken - of
+    end
     for i = 1, #oldest, 2 do
       listed[#listed + 1] = oldest[i]
     end
     listed = costs_of(listed)
-    local excess, first, count, found = cost <= limit and taken + cost - limit or 0, 0, 4, nil
+    local excess, first, count = cost <= limit and taken + cost - limit or 0, 0, 4
     while excess > 0 and first < 4096 do
-      found = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', first, count)
+      local found = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', first, count)
       for i, of in ipairs(costs_of(found)) do
-        if excess > 0 then
-          excess = excess - of
-          must_leave = excess <= 0 and { found[i], call('ZSCORE', log, found[i]) } or {}
+        excess = excess - of
+        if excess <= 0 then
+          must_leave = { found[i], call('ZSCORE', log, found[i]) }
+          break
         end
       end
       first, count = first + count, first + count
