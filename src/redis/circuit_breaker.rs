@@ -124,9 +124,6 @@ impl CircuitBreaker {
 
     /// Waits for a connection as a call does.
     pub(super) async fn connected(&self) -> Result<(), StoreError> {
-        if matches!(&**self.0.state.load(), State::Ready { .. }) {
-            return Ok(());
-        }
         self.connection().await.map(|_| ())
     }
 
