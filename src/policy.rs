@@ -489,10 +489,7 @@ impl Policy {
         if self.counts == Counts::InFlight {
             // Under a shorter lease a request would not be counted between two of its renewals.
             let lease = self.quotas.first().map_or(Duration::ZERO, |quota| quota.window());
-            for quota in &mut next.quotas {
-                *quota = Quota::new(quota.limit(), quota.window().max(lease));
-            }
-            next.quotas.sort_unstable_by_key(order);
+            next.change_quotas(|limit, window| (limit, window.max(lease)));
         }
         next.lengthen_retention();
         next
@@ -502,20 +499,25 @@ impl Policy {
     /// divided by their number, but is at least 1.
     #[cfg(feature = "redis")]
     pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Arc<Self> {
-        Arc::new(self.with_limits(|limit| (limit / instances).max(1)))
+        let mut share = self.clone();
+        share.change_quotas(|limit, window| ((limit / instances).max(1), window));
+        Arc::new(share)
     }
 
     /// Returns the policy for a request in flight, which runs whatever the limits and the bans have become.
     pub(crate) fn without_limits(&self) -> Arc<Self> {
-        Arc::new(Self { penalty: None, ..self.with_limits(|_| u32::MAX) })
+        let mut policy = Self { penalty: None, ..self.clone() };
+        policy.change_quotas(|_, window| (u32::MAX, window));
+        Arc::new(policy)
     }
 
-    fn with_limits(&self, change: impl Fn(u32) -> u32) -> Self {
-        let mut policy = self.clone();
-        for quota in &mut policy.quotas {
-            *quota = Quota::new(change(quota.limit()), quota.window());
+    /// Changes the limit and the window of each quota.
+    fn change_quotas(&mut self, change: impl Fn(u32, Duration) -> (u32, Duration)) {
+        for quota in &mut self.quotas {
+            let (limit, window) = change(quota.limit(), quota.window());
+            *quota = Quota::new(limit, window);
         }
-        policy
+        self.quotas.sort_unstable_by_key(order);
     }
 
     pub(crate) fn longest_window_us(&self) -> u64 {
