@@ -211,6 +211,20 @@ impl<'a> Player<'a> {
         Ok(is_admitted)
     }
 
+    /// Plays a history to a store whose clock is that of tokio, which is paused.
+    #[cfg(all(test, feature = "redis"))]
+    pub(in crate::store) async fn play_under_paused_time(
+        &mut self,
+        steps: &[Step],
+    ) -> Result<(), String> {
+        let mut clock_us = 0;
+        let mut move_clock = async |now_us: u64| {
+            tokio::time::advance(Duration::from_micros(now_us - clock_us)).await;
+            clock_us = now_us;
+        };
+        self.play(steps, &mut move_clock).await
+    }
+
     /// Plays checks that `admit` sends in one call of the store.
     #[cfg(all(test, feature = "redis"))]
     pub(super) async fn play_in_one_call(

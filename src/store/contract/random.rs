@@ -1,8 +1,6 @@
 //! Tests that both stores decide as the pure algorithm in random histories of several logs, changed
 //! limits, costs, repeated checks, settlements, cancellations and clock steps.
 
-use std::time::Duration;
-
 use fastrand::Rng;
 use proptest::prelude::*;
 use redis::aio::ConnectionManager;
@@ -20,13 +18,9 @@ const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
 
 async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
     tokio::time::pause();
-    let (store, mut clock_us) = (MemoryStore::new(), 0);
-    let mut move_clock = async |now_us: u64| {
-        tokio::time::advance(Duration::from_micros(now_us - clock_us)).await;
-        clock_us = now_us;
-    };
+    let store = MemoryStore::new();
     let mut player = Player::new(&store, KEYS.map(Into::into), LONGEST_WINDOW_US);
-    player.play(steps, &mut move_clock).await
+    player.play_under_paused_time(steps).await
 }
 
 /// Plays a history, in which checks that follow each other go in one call if `together` is set.
