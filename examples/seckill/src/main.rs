@@ -84,9 +84,11 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let terms = terms(args, opening);
     // What waits for replicas has a connection on which nothing else waits with it.
     let mut waiting = [commands.clone(), commands.clone()];
-    for commands in waiting.iter_mut().filter(|_| replicas.wanted > 0) {
-        if let Some(redis) = args.redis.connect().await? {
-            *commands = redis.store.commands();
+    if replicas.wanted > 0 {
+        for commands in &mut waiting {
+            if let Some(redis) = args.redis.connect().await? {
+                *commands = redis.store.commands();
+            }
         }
     }
     let on_sale = &args.stock;
