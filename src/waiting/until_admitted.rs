@@ -13,6 +13,7 @@ use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
+use crate::time::micros;
 use crate::window::{Admitted, Check, Decision, Denied, LogOutcome, Outcome, QuotaState};
 
 /// How soon a caller looks again whether a request in flight is over, which nobody can foresee.
@@ -110,7 +111,7 @@ async fn wait_in_order<S>(
                 look(store, &check, deadline).await?;
                 behind
             }
-            (None, None) => match decide_or_cancel(store, check.clone()).await? {
+            (None, None) => match decide_or_cancel(store, check.clone(), deadline).await? {
                 Decision::Admitted(admitted) => return Ok(admitted),
                 Decision::Denied(now) => longest_full(denied.insert(worth_a_wait(now, deadline)?)),
             },
@@ -139,7 +140,7 @@ async fn wait_in_order<S>(
                     if waiting.behind(&check, ticket).is_some() {
                         break;
                     }
-                    match decide_or_cancel(store, check.clone()).await? {
+                    match decide_or_cancel(store, check.clone(), deadline).await? {
                         Decision::Admitted(admitted) => {
                             place.leave_admitted();
                             return Ok(admitted);
@@ -170,18 +171,25 @@ fn longest_full(denied: &Denied) -> usize {
 }
 
 /// Decides on a check that is possible. If the future is dropped, the request is cancelled.
-async fn decide_or_cancel<S>(store: &Arc<dyn Store>, check: Check) -> Result<Decision, Ended<S>> {
+async fn decide_or_cancel<S>(
+    store: &Arc<dyn Store>,
+    check: Check,
+    deadline: Option<Instant>,
+) -> Result<Decision, Ended<S>> {
     let mut pending = PendingCheck::send(store, check, true);
     let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
-    let outcome = outcome.map(|outcome| with_looks(&check, outcome));
+    let outcome = outcome.map(|outcome| with_looks(&check, outcome, deadline));
     Ok(conclude(check, outcome, false)?)
 }
 
-/// Returns an outcome whose wait for a request in flight is the time until the next look.
-fn with_looks(check: &Check, mut outcome: Outcome) -> Outcome {
+/// Returns an outcome whose wait for a request in flight is the time until the next look, the last of which is at
+/// the deadline.
+fn with_looks(check: &Check, mut outcome: Outcome, deadline: Option<Instant>) -> Outcome {
+    let left = deadline.map(|it| micros(it.saturating_duration_since(Instant::now())));
+    let look_us = left.filter(|us| (1..LOOK_AGAIN_US).contains(us)).unwrap_or(LOOK_AGAIN_US);
     let logs = check.logs.iter().zip(outcome.logs_mut());
     for (_, log) in logs.filter(|(log, _)| log.policy.counts() == Counts::InFlight) {
-        log.quotas_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(LOOK_AGAIN_US));
+        log.quotas_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(look_us));
     }
     outcome
 }
@@ -200,7 +208,8 @@ async fn look<S>(
     // The first in the queue of a single log looks for all. If the store fails, the request's own check decides.
     if check.logs.len() > 1
         && let Ok(outcome) = store.peek(check).await
-        && let Decision::Denied(denied) = Decision::new(check.clone(), with_looks(check, outcome))
+        && let Decision::Denied(denied) =
+            Decision::new(check.clone(), with_looks(check, outcome, deadline))
     {
         let denial = denied.clone();
         worth_a_wait(denied, deadline)

@@ -5,7 +5,9 @@ use std::time::Duration;
 use test_support::{admitted, eventually};
 use tokio::time::{Instant, sleep, timeout};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Limiter, LogCost, Policy, PolicyHandle, Quota, StoreError};
+use tower_sliding_window::{
+    Limiter, LogCost, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
+};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -165,5 +167,23 @@ pub(crate) async fn callers_of_two_logs_wait_until_another_is_over(store: impl S
     drop(first);
     for waiter in waiters {
         waiter.await.unwrap().expect("the wait is bounded by 5 s, and the lease by 30 s");
+    }
+}
+
+/// A bound that is shorter than the pause between two looks, and one that ends between two.
+#[tokio::test(start_paused = true)]
+async fn place_that_comes_free_within_a_short_bound_is_found() {
+    for bound in [40, 120].map(|bound| bound * MS) {
+        let limiter = Limiter::new(jobs(1, Duration::from_secs(30)), MemoryStore::new());
+        let first = limiter.acquire("tenant", Duration::ZERO).await.unwrap();
+        let waits = async {
+            let start = Instant::now();
+            (limiter.acquire("tenant", bound).await.is_ok(), start.elapsed() <= bound * 21 / 20)
+        };
+        let ends = async {
+            sleep(bound - 5 * MS).await;
+            drop(first);
+        };
+        assert_eq!(tokio::join!(waits, ends).0, (true, true), "{bound:?}");
     }
 }
