@@ -62,11 +62,11 @@ pub(crate) async fn enter(
         let title = "This SKU goes to who comes first";
         return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
     }
-    let reply = shop.stock.call(&sku, Call::Enter(&user)).await;
-    if let (Some(meter), Ok(_)) = (&shop.meter, &reply) {
-        meter.count(StatusCode::ACCEPTED);
+    let reply = shop.stock.call(&sku, Call::Enter(&user)).await.map_err(StockError::of_a_change);
+    if let Some(meter) = &shop.meter {
+        meter.count(reply.as_ref().map_or_else(Problem::status, |_| StatusCode::ACCEPTED));
     }
-    let reply = reply.map_err(StockError::of_a_change)?;
+    let reply = reply?;
     Ok((StatusCode::ACCEPTED, Json(shown(&shop, &sku, draw, &user, &reply))))
 }
 

@@ -51,7 +51,8 @@ local function reply(outcome, text, number, news_us)
   return { outcome, text or '', number or 0, now_us, news_us or 0 }
 end
 
--- Every order has a buyer. A Redis that evicts keys may have dropped one of the two, or the stock.
+-- The number of sold pieces is the number of orders, so that the two cannot differ, and every order has a buyer. A
+-- Redis that evicts keys may have dropped one of the two, or the stock.
 local function is_lost(known, sold)
   return not tonumber(known) or call('HLEN', buyers) ~= sold
 end
@@ -80,12 +81,12 @@ if op == 'pay' then
   return reply(outcome)
 end
 
-local known = call('GET', stock)
-local pieces, sold = tonumber(known) or 0, 0
+local known, sold = call('GET', stock), call('HLEN', orders)
+if is_lost(known, sold) then
+  return reply('lost')
+end
+local pieces = tonumber(known)
 if op == 'tick' then
-  if is_lost(known, call('HLEN', orders)) then
-    return reply('lost')
-  end
   -- A Redis that takes no writes is found out before anybody orders.
   call('SET', stock, known)
 end
@@ -104,8 +105,6 @@ if op == 'order' then
       return reply('turn-over')
     end
   end
-  -- The number of sold pieces is the number of orders, so that the two cannot differ.
-  sold = call('HLEN', orders)
 end
 
 -- Pieces that were not paid in time come back. An order needs that only if there is no other piece.
@@ -123,9 +122,6 @@ if sold >= pieces or op ~= 'order' then
 end
 
 if op == 'order' then
-  if is_lost(known, sold) then
-    return reply('lost')
-  end
   if sold >= pieces then
     return reply('sold-out')
   end

@@ -170,12 +170,10 @@ impl RedisStock {
                 let same_draw = draw.is_none() || mode.as_ref() == Some(kept);
                 let stock = stock.and_then(|pieces| pieces.parse().ok()).filter(|_| same_draw);
                 if stock.is_some() {
-                    trouble = match self.send(sku, &["tick".to_owned()], false).await {
-                        Ok((Reply { outcome: Outcome::Lost, .. }, _)) => {
-                            Some(StockError::Lost(sku.clone()))
-                        }
+                    let ticked = self.send(sku, &["tick".to_owned()], false).await;
+                    trouble = match ticked {
                         Ok(_) => self.replicated(sku).await.err(),
-                        Err(error) => Some(error.into()),
+                        Err(error) => Some(error),
                     };
                 }
                 let level = stock.map(|stock| Level { stock, sold, paid, entries, turns });
@@ -279,15 +277,15 @@ impl RedisStock {
         let (reply, confirmed) = match self.send(sku, call, true).await {
             // Redis may have made the change. To make it again is safe. After a timeout there is no time left
             // for that.
-            Err(error) if error.may_have_counted() && !matches!(error, StoreError::Timeout) => {
+            Err(StockError::Store(error))
+                if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
+            {
                 self.send(sku, call, true).await.map_err(|_| error)?
             }
             reply => reply?,
         };
         let wanted = self.replicas.wanted;
         match reply.outcome {
-            // It is not set again: the orders are lost with it, and would be sold twice.
-            Outcome::Lost => Err(StockError::Lost(sku.clone())),
             Outcome::SoldOut | Outcome::TurnOver | Outcome::Unknown | Outcome::Over => Ok(reply),
             _ if confirmed < wanted => Err(StockError::NotReplicated { confirmed, wanted }),
             _ => Ok(reply),
@@ -301,7 +299,7 @@ impl RedisStock {
         sku: &Sku,
         call: &[String],
         waits: bool,
-    ) -> Result<(Reply, u32), StoreError> {
+    ) -> Result<(Reply, u32), StockError> {
         let keys = KEYS.map(|what| self.key(sku, what));
         let on_sale = self.on_sale.get(sku);
         let opening = on_sale.and_then(|it| it.draw.as_ref()).map(|_| self.terms.opening.micros());
@@ -334,6 +332,10 @@ impl RedisStock {
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome =
             parsed.map_err(|error| StoreError::Protocol { message: error.to_string() })?;
+        if outcome == Outcome::Lost {
+            // It is not set again: the orders are lost with it, and would be sold twice.
+            return Err(StockError::Lost(sku.clone()));
+        }
         Ok((Reply { outcome, order, number, now_us, news_us }, confirmed))
     }
 

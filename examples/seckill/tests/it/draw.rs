@@ -231,8 +231,9 @@ async fn who_is_in_line_asks_when_there_can_be_a_turn() {
         }
         for end in orders {
             add("unpaid", &at(*end), *end).await;
-            let (orders, order) = (format!("{sku}:orders"), end.to_string());
-            redis.run::<()>(&["HSET", &orders, &order, "somebody"]).await;
+            let (order, user) = (end.to_string(), format!("user-{end}"));
+            redis.run::<()>(&["HSET", &format!("{sku}:orders"), &order, &user]).await;
+            redis.run::<()>(&["HSET", &format!("{sku}:buyers"), &user, &order]).await;
         }
         for (place, expected) in (1..).zip(expected) {
             add("line", &place.to_string(), place).await;
@@ -303,4 +304,18 @@ async fn the_mode_of_a_sale_is_kept() {
     let is_lost = async || drawn.get("/seckill/iphone").await.status == 503;
     eventually("it is seen", is_lost).await;
     assert_eq!(enter(&drawn, "bob").await.problem(503), "/problems/stock-lost");
+}
+
+#[tokio::test]
+async fn a_draw_that_is_lost_is_a_503() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &[&FREE[..], &["--opens-at", "2020-01-01T00:00:00Z"]].concat());
+    let ticket = enter(&server, "alice").await.json()["ticket"].clone();
+    redis.run::<()>(&["FLUSHALL"]).await;
+    eventually("it is seen", async || server.get("/seckill/iphone").await.status == 503).await;
+    assert_eq!(order(&server, "alice", &ticket).await.problem(503), "/problems/stock-lost");
+    for op in ["enter", "entry", "order", "tick"] {
+        let terms = ["1", "60000000", "0", "alice", "1", "1"];
+        assert_eq!(sale(&redis, "{gone}", op, &terms).await.0, "lost", "{op}");
+    }
 }

@@ -9,7 +9,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
 use crate::draw::assert_line;
-use crate::{alone, by, on_redis, pay, sale, stop};
+use crate::{ADMIN, alone, ask, by, on_redis, pay, sale, stop};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -73,9 +73,12 @@ async fn order_that_no_replica_confirms_is_a_503() {
     // Payments and entries are not safe either.
     let paid = pay(&server, &json!({ "order_id": format!("iphone.{uuid}") }), "1").await;
     assert_eq!(paid.problem(503), "/problems/not-replicated");
-    let drawn = waiting_for(&redis, "1", &["--opens-in", "1h", "--prefix", "drawn"]);
+    let flags = [&ADMIN[..], &["--opens-in", "1h", "--prefix", "drawn"]].concat();
+    let drawn = waiting_for(&redis, "1", &flags);
     let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await;
     assert_eq!(entered.problem(503), "/problems/not-replicated");
+    let live = ask(&drawn, "GET", "/admin/live", "").await.json();
+    assert_eq!(live["orders"][5], json!(["unavailable", 1]), "the operator sees it");
     // The order of the first try, once a replica has it.
     let port = redis.port().to_string();
     let _replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
