@@ -70,7 +70,7 @@ impl OfKey {
             let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
             // Read under the lock, so that no earlier version follows a later one.
             let common = common.get();
-            if let Ok(policy) = common.replaced_by(self.new.clone()) {
+            if let Ok(policy) = common.overridden_by(self.new.clone()) {
                 self.handle.store(policy);
                 self.common.store(common);
             }
@@ -172,7 +172,7 @@ impl Overrides {
     fn policy_of(&self, new: Override) -> Result<Option<Arc<OfKey>>, PolicyError> {
         let Override::Policy(new) = new else { return Ok(None) };
         let common = self.policy.get();
-        let handle = PolicyHandle::try_new(common.replaced_by(new.clone())?)?;
+        let handle = PolicyHandle::try_new(common.overridden_by(new.clone())?)?;
         Ok(Some(Arc::new(OfKey {
             new,
             common: ArcSwap::new(common),

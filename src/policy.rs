@@ -352,9 +352,9 @@ impl Policy {
     /// - [`Limiter::check`](crate::Limiter::check) alone takes a place for one lease. To keep it for longer, or to give it
     ///   back, [hold](crate::Limiter::hold) or [cancel](crate::Limiter::cancel) the admission.
     /// - If the renewals fail for a whole lease, the place is free while its request still runs.
-    /// - Give the policy one quota: each window is a lease of its own.
+    /// - Give the policy one quota, and policies that share a log the same window: each window is a lease of its own.
     /// - A lease never becomes shorter, because requests that run renew theirs as before: [`PolicyHandle::set`] keeps the
-    ///   old one. A policy of another name begins anew.
+    ///   old one. [`Overrides`](crate::Overrides) change the limit only. A policy of another name begins anew.
     ///
     /// ```
     /// use std::time::Duration;
@@ -478,6 +478,15 @@ impl Policy {
             return Err(PolicyError::Renamed { from, to });
         }
         Ok(self.next_version(new))
+    }
+
+    /// Returns the policy of a key with an override.
+    pub(crate) fn overridden_by(&self, mut new: Self) -> Result<Self, PolicyError> {
+        if let (Counts::InFlight, Some(lease)) = (self.counts, self.quotas.first()) {
+            // A request that began under the override renews its lease as others count it afterwards.
+            new.change_quotas(|limit, _| (limit, lease.window()));
+        }
+        self.replaced_by(new)
     }
 
     /// Returns `new` as the next version of this policy: it keeps the logs unless it needs longer ones.

@@ -5,13 +5,14 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Bans, Limiter, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
+    Bans, Key, Limiter, Overrides, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
 };
 
 test_support::on_every_store!(
     reload_keeps_the_history,
     penalty_follows_the_reload,
     permit_outlives_other_limits_and_a_ban,
+    permit_outlives_an_override,
 );
 
 fn policies(text: &str) -> Policies {
@@ -89,6 +90,18 @@ async fn permit_outlives_other_limits_and_a_ban(store: impl Store + Clone) {
     Bans::new(&policy, store).impose("tenant", LEASE * 3 / 2, "").await.unwrap();
     sleep(LEASE * 2).await;
     assert!(acquire().await.is_err(), "they have run through the ban");
+}
+
+async fn permit_outlives_an_override(store: impl Store + Clone) {
+    const LEASE: Duration = Duration::from_secs(1);
+    let jobs = Policy::new("jobs").quota(Quota::new(1, LEASE)).in_flight();
+    let (tenants, tenant) = (Overrides::new(jobs), Key::from("tenant"));
+    tenants.set(&tenant, "2/1h".parse().unwrap()).unwrap();
+    let limiter = || Limiter::new(tenants.get(&tenant).unwrap(), store.clone());
+    let _permit = limiter().acquire(&tenant, Duration::ZERO).await.unwrap();
+    tenants.remove(&tenant);
+    sleep(LEASE * 3 / 2).await;
+    assert!(limiter().acquire(&tenant, Duration::ZERO).await.is_err(), "it runs");
 }
 
 #[test]
