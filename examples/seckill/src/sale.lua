@@ -90,13 +90,26 @@ if op == 'tick' then
   -- A Redis that takes no writes is found out before anybody orders.
   call('SET', stock, known)
 end
+local function give_back(order)
+  local user = call('HGET', orders, order)
+  if user then
+    call('HDEL', orders, order)
+    call('HDEL', buyers, user)
+    call('HSET', returned, order, user)
+    sold = sold - 1
+  end
+  call('ZREM', unpaid, order)
+end
+
 if op == 'order' then
   local held = call('HGET', buyers, subject)
-  if held then
+  local deadline = held and tonumber(call('ZSCORE', unpaid, held))
+  if deadline and deadline <= now_us then
+    give_back(held)
+  elseif held then
     -- For the WAIT, as above.
     call('HSET', buyers, subject, held)
     -- The same order again: the reply to the first call was lost.
-    local deadline = tonumber(call('ZSCORE', unpaid, held)) or 0
     return reply(held == value and 'placed' or 'held', held, deadline)
   end
   if opening then
@@ -110,15 +123,8 @@ end
 -- Pieces that were not paid in time come back. An order needs that only if there is no other piece.
 if sold >= pieces or op ~= 'order' then
   for _, order in ipairs(call('ZRANGEBYSCORE', unpaid, '-inf', now_us, 'LIMIT', 0, most)) do
-    local user = call('HGET', orders, order)
-    if user then
-      call('HDEL', orders, order)
-      call('HDEL', buyers, user)
-      call('HSET', returned, order, user)
-    end
-    call('ZREM', unpaid, order)
+    give_back(order)
   end
-  sold = call('HLEN', orders)
 end
 
 if op == 'order' then

@@ -101,6 +101,11 @@ async fn a_payment_is_late_by_the_clock_and_not_by_the_sweep() {
     let refunds = ["a", "b", "c"].map(|payment| (payment.to_owned(), "1".to_owned()));
     assert_eq!(records("refunds").await, HashMap::from(refunds));
     assert!(records("paid").await.is_empty());
+    // Nor does an order hold its user for longer, while there are other pieces.
+    redis.run::<()>(&["SET", "{x}:stock", "2"]).await;
+    sleep(Duration::from_millis(2)).await;
+    assert_eq!(call("order", "bob", "3").await, "placed");
+    assert_eq!(records("orders").await, HashMap::from([("3".into(), "bob".into())]));
 }
 
 #[tokio::test]
