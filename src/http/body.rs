@@ -1,4 +1,5 @@
 use std::fmt;
+use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -8,6 +9,7 @@ use http::header::CONTENT_LENGTH;
 use http::{Response, Version};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+use tokio::task::JoinHandle;
 
 use crate::store::{Permit, SettleHandle};
 
@@ -61,19 +63,25 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
             KindProj::Inner { mut body, end } => {
-                let frame = ready!(body.as_mut().poll_frame(cx));
-                if let Some(at_end) = end {
+                let Some(at_end) = end else { return body.poll_frame(cx) };
+                if !at_end.is_complete {
+                    let frame = ready!(body.as_mut().poll_frame(cx));
                     match &frame {
                         Some(Ok(frame)) => at_end.see(frame, body.is_end_stream()),
-                        Some(Err(_)) => {}
+                        Some(Err(_)) => *end = None,
                         None => at_end.is_complete = true,
                     }
-                    if at_end.is_complete || !matches!(frame, Some(Ok(_))) {
-                        // Before the client has the last frame: its next request finds the place free.
-                        *end = None;
-                    }
+                    let Some(at_end) = end.as_mut().filter(|it| it.is_complete) else {
+                        return Poll::Ready(frame);
+                    };
+                    at_end.last = frame.and_then(Result::ok);
+                    at_end.tasks = at_end.end();
                 }
-                Poll::Ready(frame)
+                let Some(at_end) = end else { return Poll::Ready(None) };
+                ready!(poll_tasks(&mut at_end.tasks, cx));
+                let last = at_end.last.take();
+                *end = None;
+                Poll::Ready(last.map(Ok))
             }
             KindProj::Rejection { body } => body.poll_frame(cx),
         }
@@ -81,14 +89,19 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body, .. } => body.is_end_stream(),
+            Kind::Inner { body, end } => {
+                end.as_ref().is_none_or(|end| !end.is_complete) && body.is_end_stream()
+            }
             Kind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body, .. } => body.size_hint(),
+            Kind::Inner { body, end } => match end {
+                Some(end) if end.is_complete => SizeHint::default(),
+                _ => body.size_hint(),
+            },
             Kind::Rejection { body } => body.size_hint(),
         }
     }
@@ -96,15 +109,20 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
 /// What happens when the body of a response is over: the places of a request in flight come free, and its budgets
 /// are settled. Dropping it does both.
+///
+/// The last frame waits until the store has done so. Then the next request of a client that has the whole response
+/// finds the place free.
 #[derive(Debug)]
 pub(super) struct AtEnd {
-    #[allow(dead_code, reason = "it is dropped")]
     permit: Option<Permit>,
     settlement: Option<Settlement>,
     bytes: u64,
     /// The number of bytes after which a server reads no further: in HTTP/1 there are no trailers behind it.
     length: Option<u64>,
-    is_complete: bool,
+    /// Whether the body has ended.
+    pub(super) is_complete: bool,
+    last: Option<Frame<Bytes>>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 /// What a request takes of its budgets, by the end of the body of its response.
@@ -115,7 +133,7 @@ pub(super) struct BodyCost {
     pub(super) cost: Arc<dyn Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync>,
 }
 
-struct Settlement {
+pub(super) struct Settlement {
     budgets: SettleHandle,
     by: BodyCost,
     /// Whether they are settled at nothing if the closure leaves them as they are.
@@ -124,33 +142,31 @@ struct Settlement {
 }
 
 impl AtEnd {
-    /// Returns what happens at the end of a response, if anything does. If it has no body, it happens now: a server
-    /// drops such a body after the client has the response.
-    pub(super) fn new<B>(
+    /// Returns what happens at the end of a response, if anything does.
+    pub(super) fn new<B: Body>(
         permit: Option<Permit>,
-        settlement: Option<(SettleHandle, BodyCost, bool)>,
+        settlement: Option<Settlement>,
         response: &Response<B>,
         version: Version,
-    ) -> Option<Box<Self>>
-    where
-        B: Body,
-    {
+    ) -> Option<Box<Self>> {
         if permit.is_none() && settlement.is_none() {
             return None;
         }
-        let settlement = settlement.map(|(budgets, by, is_free)| Settlement {
-            budgets,
-            by,
-            is_free,
-            tail: Vec::new(),
-        });
         let announced = response.headers().get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
         let announced = announced.and_then(|it| it.parse().ok());
         let length = announced.or_else(|| response.body().size_hint().exact());
         let length = length.filter(|_| version < Version::HTTP_2);
         let is_complete = response.body().is_end_stream() || length == Some(0);
-        let at_end = Self { permit, settlement, bytes: 0, length, is_complete };
-        (!is_complete).then(|| Box::new(at_end))
+        let (last, tasks) = (None, Vec::new());
+        Some(Box::new(Self { permit, settlement, bytes: 0, length, is_complete, last, tasks }))
+    }
+
+    /// Makes it happen. Returns the tasks that wait for the store.
+    pub(super) fn end(&mut self) -> Vec<JoinHandle<()>> {
+        let settlement = self.settlement.take();
+        let settled = settlement.and_then(|it| it.settle(self.bytes, self.is_complete));
+        let released = self.permit.take().and_then(Permit::give_back);
+        released.into_iter().chain(settled).collect()
     }
 
     fn see(&mut self, frame: &Frame<Bytes>, is_last: bool) {
@@ -164,6 +180,16 @@ impl AtEnd {
 }
 
 impl Settlement {
+    pub(super) fn new(budgets: SettleHandle, by: BodyCost, is_free: bool) -> Self {
+        Self { budgets, by, is_free, tail: Vec::new() }
+    }
+
+    fn settle(&self, bytes: u64, is_complete: bool) -> Option<JoinHandle<()>> {
+        let end = ResponseEnd { bytes, tail: &self.tail, is_complete };
+        let cost = (self.by.cost)(end).or(self.is_free.then_some(0))?;
+        self.budgets.settle(cost)
+    }
+
     fn see(&mut self, data: &[u8]) {
         let data = &data[data.len().saturating_sub(self.by.tail_length)..];
         let kept = self.by.tail_length - data.len();
@@ -180,12 +206,17 @@ impl fmt::Debug for Settlement {
 
 impl Drop for AtEnd {
     fn drop(&mut self) {
-        let Some(Settlement { budgets, by, is_free, tail }) = &self.settlement else { return };
-        let end = ResponseEnd { bytes: self.bytes, tail, is_complete: self.is_complete };
-        if let Some(cost) = (by.cost)(end).or(is_free.then_some(0)) {
-            budgets.settle(cost);
-        }
+        self.end();
     }
+}
+
+/// Waits for tasks that settle a request.
+pub(super) fn poll_tasks(tasks: &mut Vec<JoinHandle<()>>, cx: &mut Context<'_>) -> Poll<()> {
+    while let Some(task) = tasks.last_mut() {
+        let _ = ready!(Pin::new(task).poll(cx));
+        tasks.pop();
+    }
+    Poll::Ready(())
 }
 
 /// The end of a response body, for [`settle_from_body`](super::SlidingWindowLayer::settle_from_body).

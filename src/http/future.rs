@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
-use super::body::{AtEnd, ResponseBody};
+use super::body::{AtEnd, ResponseBody, Settlement, poll_tasks};
 use super::config::{Config, Muted, OnBan};
 use super::rejection::Rejection;
 use super::wait::{Wait, Waited, wait};
@@ -46,7 +46,7 @@ pin_project! {
         Calling { #[pin] response: F, called: Option<Called> },
         /// The request is cancelled or settled after its response. A client that retries at once then finds the
         /// place free.
-        Settling { settled: JoinHandle<()>, result: Option<R>, called: Called },
+        Settling { tasks: Vec<JoinHandle<()>>, result: Option<R>, called: Called },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
     }
 }
@@ -164,7 +164,7 @@ where
                     }
                 }
                 self.insert(decision);
-                self.call(Counted { shown, cancel, permit, budgets, is_free: false })
+                self.call(Counted { shown, cancel, permit, budgets, ..Counted::default() })
             }
         }
     }
@@ -219,11 +219,33 @@ struct Counted {
     budgets: Option<SettleHandle>,
     /// Whether the head of the response settles them at nothing, unless the end of its body says more.
     is_free: bool,
+    end: Option<Box<AtEnd>>,
 }
 
 impl Called {
+    /// Does what does not wait for the end of the body. Returns the tasks that wait for the store.
+    fn settle<B: Body, E>(&mut self, result: &mut Result<Response<B>, E>) -> Vec<JoinHandle<()>> {
+        let mut tasks: Vec<_> = self.settle_by_head(result).into_iter().collect();
+        let Counted { permit, budgets, is_free, end, .. } = &mut self.counted;
+        let (permit, budgets) = (permit.take(), budgets.take());
+        if let Ok(response) = result {
+            let by = budgets.zip(self.config.body_cost.clone());
+            let settlement = by.map(|(budgets, by)| Settlement::new(budgets, by, *is_free));
+            *end = AtEnd::new(permit, settlement, response, self.version);
+            // A server drops a body that has ended after the client has the response.
+            let ended = end.take_if(|end| end.is_complete);
+            tasks.extend(ended.into_iter().flat_map(|mut end| end.end()));
+        } else {
+            tasks.extend(permit.and_then(Permit::give_back));
+        }
+        tasks
+    }
+
     /// Cancels the request if it does not count with this response, or settles its budgets.
-    fn settle<B, E>(&mut self, result: &mut Result<Response<B>, E>) -> Option<JoinHandle<()>> {
+    fn settle_by_head<B, E>(
+        &mut self,
+        result: &mut Result<Response<B>, E>,
+    ) -> Option<JoinHandle<()>> {
         let Self { counted, config, .. } = self;
         let cancel = counted.cancel.take();
         let cancels = match result {
@@ -256,12 +278,9 @@ impl Called {
         &mut self,
         result: Result<Response<B>, E>,
     ) -> Result<Response<ResponseBody<B>>, E> {
-        let Counted { shown, permit, budgets, is_free, .. } = &mut self.counted;
-        let permit = permit.take();
-        let settlement = budgets.take().zip(self.config.body_cost.clone());
-        let settlement = settlement.map(|(budgets, by)| (budgets, by, *is_free));
         let response = result?;
-        let end = AtEnd::new(permit, settlement, &response, self.version);
+        let Counted { shown, end, .. } = &mut self.counted;
+        let end = end.take();
         let mut response = response.map(|body| ResponseBody::inner(body, end));
         if let Some(shown) = shown {
             self.config.headers.insert(response.headers_mut(), shown);
@@ -330,13 +349,14 @@ where
                 StateProj::Calling { response, called } => {
                     let mut result = ready!(response.poll(cx));
                     let mut called = called.take().expect(COMPLETED);
-                    match called.settle(&mut result) {
-                        None => return Poll::Ready(called.finish(result)),
-                        Some(settled) => State::Settling { settled, result: Some(result), called },
+                    let tasks = called.settle(&mut result);
+                    if tasks.is_empty() {
+                        return Poll::Ready(called.finish(result));
                     }
+                    State::Settling { tasks, result: Some(result), called }
                 }
-                StateProj::Settling { settled, result, called } => {
-                    let _ = ready!(Pin::new(settled).poll(cx));
+                StateProj::Settling { tasks, result, called } => {
+                    ready!(poll_tasks(tasks, cx));
                     return Poll::Ready(called.finish(result.take().expect(COMPLETED)));
                 }
                 StateProj::Rejected { rejection, head, config } => {

@@ -390,8 +390,8 @@ impl SlidingWindowLayer {
     /// number of bytes that were sent until then and the last of them, at most `tail`. It returns what the request
     /// takes from then on, or `None` to leave it as it was. Defaults to no closure.
     ///
-    /// The settlement continues in the background. The last frame of the body does not wait for it, so a client that
-    /// asks at once may still find the reservation.
+    /// The last frame of the body waits until the store has settled the request, so the next request of a client that
+    /// has the whole response finds what is left.
     ///
     /// - To count what was used when a client hangs up, the closure needs a cost for an incomplete body as well.
     ///   With `None` such a client pays the whole reservation.

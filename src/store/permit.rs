@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use super::{SettleHandle, Store};
@@ -16,7 +16,7 @@ use crate::window::{Check, LogId};
 /// The places that a request holds under policies that count requests [in flight](crate::Policy::in_flight).
 ///
 /// [`Limiter::acquire`](crate::Limiter::acquire) and [`Limiter::hold`](crate::Limiter::hold) return it. Dropping it gives
-/// the places back. While it lives, a task renews their leases, three times within the shortest. If the store fails
+/// the places back, and [`release`](Self::release) waits for that. While it lives, a task renews their leases, three times within the shortest. If the store fails
 /// for a whole lease, the places are free for others until it answers again, and the holder is not told.
 ///
 /// Store it in a variable that lives as long as the work: `let _ = ...` drops it at once, and `let _permit = ...` at
@@ -43,13 +43,13 @@ use crate::window::{Check, LogId};
 /// ```
 #[derive(Debug)]
 #[must_use = "the places are given back when it is dropped"]
-pub struct Permit(#[allow(dead_code, reason = "it is dropped")] Option<Box<Held>>);
+pub struct Permit(Option<Box<Held>>);
 
 struct Held {
     store: Arc<dyn Store>,
     check: Check,
     stage: Arc<AtomicU8>,
-    renewals: Option<AbortHandle>,
+    renewals: Option<JoinHandle<()>>,
 }
 
 /// The task sleeps, or has ended.
@@ -74,15 +74,29 @@ impl Permit {
         check.logs.iter_mut().for_each(|log| log.policy = log.policy.without_limits());
         check.on_failure = FailurePolicy::default();
         let stage = Arc::new(AtomicU8::new(IDLE));
-        let renewals = Handle::try_current().ok().map(|runtime| {
-            runtime.spawn(renew(store.clone(), check.clone(), stage.clone())).abort_handle()
-        });
+        let renewals = Handle::try_current()
+            .ok()
+            .map(|runtime| runtime.spawn(renew(store.clone(), check.clone(), stage.clone())));
         Some(Self(Some(Box::new(Held { store: store.clone(), check, stage, renewals }))))
     }
 
     /// Returns a permit without a place.
     pub(crate) fn empty() -> Self {
         Self(None)
+    }
+
+    /// Gives the places back, and waits until the store has them.
+    ///
+    /// If the permit is dropped, this happens in the background, and a caller that asks at once may find no place.
+    pub async fn release(self) {
+        if let Some(task) = self.give_back() {
+            let _ = task.await;
+        }
+    }
+
+    /// Gives the places back, as [`SettleHandle::settle`] does.
+    pub(crate) fn give_back(self) -> Option<JoinHandle<()>> {
+        self.0?.give_back()
     }
 }
 
@@ -109,14 +123,23 @@ async fn renew(store: Arc<dyn Store>, check: Check, stage: Arc<AtomicU8>) {
     }
 }
 
+impl Held {
+    fn give_back(&mut self) -> Option<JoinHandle<()>> {
+        let renewals = self.renewals.take();
+        match self.stage.swap(RELEASED, Ordering::SeqCst) {
+            IDLE => {
+                renewals.iter().for_each(JoinHandle::abort);
+                SettleHandle::new(&self.store, self.check.clone()).settle(0)
+            }
+            RENEWING => renewals,
+            _ => None,
+        }
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.stage.swap(RELEASED, Ordering::SeqCst) == IDLE {
-            if let Some(renewals) = &self.renewals {
-                renewals.abort();
-            }
-            SettleHandle::new(&self.store, self.check.clone()).settle(0);
-        }
+        self.give_back();
     }
 }
 

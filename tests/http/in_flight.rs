@@ -9,6 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, Version};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Empty, Full};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt, service_fn};
@@ -87,13 +88,25 @@ async fn place_is_free_with_the_last_frame_and_not_before() {
     }
 }
 
-/// The place is given back by a task, which runs after the client's next request has begun.
+/// Concurrent calls to Redis overtake each other, and the last frame waits for those that end the request.
 #[tokio::test]
 async fn next_request_comes_after_the_end_of_the_last_one_on_redis() {
     let redis = Redis::start().await;
-    let service = layer(redis.store().await).layer(service_fn(ok));
-    for _ in 0..20 {
-        assert_eq!(status(&service, "alice").await, OK);
+    let store = redis.store().await;
+    let tokens = Policy::new("tokens").quota(Quota::per_hour(1)).budget();
+    let tokens = by_user(tokens, store.clone()).settle_from_body(0, |_| Some(0));
+    for limit in [layer(store), tokens] {
+        let service = limit.layer(service_fn(ok));
+        let busy = |user: String, service| async move {
+            loop {
+                status(&service, &user).await;
+            }
+        };
+        let users = (0..16).map(|user| format!("user-{user}"));
+        let _busy: JoinSet<()> = users.map(|user| busy(user, service.clone())).collect();
+        for round in 0..300 {
+            assert_eq!(status(&service, "alice").await, OK, "round {round}");
+        }
     }
 }
 

@@ -110,7 +110,8 @@ pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store
         sleep(250 * MS).await;
         assert!(acquire().await.is_err(), "both renew their leases");
     }
-    drop(first);
+    first.release().await;
+    drop(acquire().await.unwrap());
     eventually("the place is free", async || acquire().await.is_ok()).await;
 }
 
