@@ -49,7 +49,7 @@ impl App {
         let (stop, stopping) = watch::channel(false);
         let levels = Levels::new(serde_json::from_value(document).unwrap()).unwrap();
         let apps = crate::apps(args, levels, stopping, &webhook).await;
-        let (clients, operator) = apps.unwrap();
+        let (clients, operator, _) = apps.unwrap();
         let app = Self { clients, operator, stop: Arc::new(stop) };
         app.downstream(json!({ "latency_ms": 0 })).await;
         app
