@@ -12,7 +12,7 @@ use example_support::logs::Throttle;
 use example_support::policies::SharedPolicies;
 use example_support::problem::{Problem, insert_retry_after};
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tower_sliding_window::{Admitted, Limiter, Rejection, StoreError, WaitError};
 use uuid::Uuid;
 
@@ -97,9 +97,14 @@ impl Gateway {
         let has_place = Arc::strong_count(&place) - 1 <= share;
         let wait = if has_place { self.hold } else { Duration::ZERO };
         let mut stopping = self.stopping.clone();
+        let stopped = async move {
+            let _ = stopping.wait_for(|stopping| *stopping).await;
+            // A check may be under way, and the message count already.
+            sleep(SOON).await;
+        };
         let admitted = tokio::select! {
             admitted = self.limiter.until_admitted_all(logs, Some(wait)) => admitted,
-            _ = stopping.wait_for(|stopping| *stopping), if !wait.is_zero() => {
+            () = stopped, if !wait.is_zero() => {
                 return Err(unavailable(SOON, "The server stops. Send the message again."));
             }
         };

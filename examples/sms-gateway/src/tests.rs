@@ -461,7 +461,7 @@ async fn a_higher_limit_or_the_end_of_the_server_ends_the_wait() {
     for message in waiting {
         assert_eq!(message.await.unwrap(), 503);
     }
-    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert!(begun.elapsed() <= SECOND);
 }
 
 #[tokio::test(start_paused = true)]

@@ -265,20 +265,25 @@ async fn the_listed_rights_are_enough() {
     assert!(!stop(server).contains("NOPERM"));
 }
 
-/// Its message is under way in Redis, and no connection keeps the server running.
+/// Also if no connection keeps the server running.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_that_has_left_is_sent_before_the_end() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let flags = ["--response-timeout", "10s", "--redis", &proxy.url()];
-    let server = Server::start_logging(GATEWAY, "info,sms_gateway=debug", &flags);
-    sms(&server, "bank", BOB).await;
-    proxy.set(Fault::Delay(Duration::from_secs(1)));
-    let asked = redis.call_count("evalsha").await;
-    let message = spawn_sms(&server, "bank", ALICE);
-    eventually("Redis has counted it", async || redis.call_count("evalsha").await > asked).await;
-    message.abort();
-    assert_eq!(stop(server).matches("handed to the downstream").count(), 2, "it is sent");
+async fn a_message_under_way_in_redis_is_sent_before_the_end() {
+    for has_left in [true, false] {
+        let redis = Redis::start().await;
+        let proxy = Proxy::to(redis.port()).await;
+        let flags = ["--response-timeout", "10s", "--hold", "60s", "--redis", &proxy.url()];
+        let server = Server::start_logging(GATEWAY, "info,sms_gateway=debug", &flags);
+        sms(&server, "bank", BOB).await;
+        proxy.set(Fault::Delay(Duration::from_millis(500)));
+        let asked = redis.call_count("evalsha").await;
+        let message = spawn_sms(&server, "bank", ALICE);
+        eventually("Redis counts it", async || redis.call_count("evalsha").await > asked).await;
+        if has_left {
+            message.abort();
+        }
+        assert_eq!(stop(server).matches("handed to the downstream").count(), 2, "{has_left}");
+        assert!(has_left || message.await.unwrap().status == 202);
+    }
 }
 
 #[test]
