@@ -142,7 +142,8 @@ pub struct Reading {
     pub count: u32,
     /// Whether the count has reached the cap, so that there may have been more messages.
     pub is_saturated: bool,
-    /// Whether the message was already in the window and was not counted again.
+    /// Whether the message was already in the window and was not counted again. Also true if this very call has counted
+    /// it, and was sent again because its reply was lost: it does not tell whether a message was handled before.
     pub is_repeated: bool,
     /// The current storm.
     pub storm: Option<Storm>,

@@ -270,8 +270,9 @@ mod tests {
             (plain, "buу сhеар gоld nоw", 100), // Cyrillic
             (plain, "βuy chεap gοld now", 100), // Greek
             ("money", "₥oney", 100),
-            ("BUY MY TOKEN", "ВUУ МУ ТОКЕN", 100), // Cyrillic capitals
-            ("BUZZ MEXT", "ΒUΖΖ ΜΕΧΤ", 100),       // Greek capitals
+            (plain, "b—uy ch―eap go↑ld n◇ow △", 100), // symbols that look like letters of other scripts
+            ("BUY MY TOKEN", "ВUУ МУ ТОКЕN", 100),    // Cyrillic capitals
+            ("BUZZ MEXT", "ΒUΖΖ ΜΕΧΤ", 100),          // Greek capitals
             (plain, "ʙᴜʏ ᴄʜᴇᴀᴘ ɢᴏʟᴅ ɴᴏᴡ", 100),
             (plain, "🇧 🇺 🇾 🇨\u{200b}🇭\u{200b}🇪\u{200b}🇦\u{200b}🇵 gold now", 100),
             (plain, "🅱🆄🆈 🅲🅷🅴🅰🅿 🅖🅞🅛🅓 🅝🅞🅦", 100),

@@ -228,9 +228,8 @@ impl InProcess {
         Self { start: Instant::now(), senders, bytes: 0, budget }
     }
 
-    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        self.senders.values().map(Sender::bytes).sum()
+        self.senders.iter().map(|(key, sender)| sender.bytes(key)).sum()
     }
 
     fn record(&mut self, record: &Record) -> History {
@@ -258,7 +257,7 @@ impl InProcess {
         let (mut sender, now) = (self.remove(key).unwrap_or_default(), self.start.elapsed());
         let result = change(&mut sender, now);
         sender.last = now;
-        self.bytes += sender.bytes();
+        self.bytes += sender.bytes(key);
         self.senders.insert(key.clone(), sender);
         if self.bytes > self.budget {
             self.make_room();
@@ -268,21 +267,27 @@ impl InProcess {
 
     fn remove(&mut self, key: &Key) -> Option<Sender> {
         let sender = self.senders.remove(key)?;
-        self.bytes -= sender.bytes();
+        self.bytes -= sender.bytes(key);
         Some(sender)
     }
 
     /// Forgets those that wrote longest ago, until a tenth is free.
     fn make_room(&mut self) {
-        let times = self.senders.iter().map(|(key, it)| (it.last, key.clone()));
-        let mut oldest: Vec<_> = times.collect();
+        let room = |(key, sender): (&Key, &Sender)| (sender.last, sender.bytes(key));
+        let mut oldest: Vec<_> = self.senders.iter().map(room).collect();
         oldest.sort_unstable();
-        for (_, key) in oldest {
-            if self.bytes <= self.budget / 10 * 9 {
-                return;
+        let (mut forgotten, mut excess) = (Duration::ZERO, self.bytes - self.budget / 10 * 9);
+        for (last, bytes) in oldest {
+            if excess == 0 {
+                break;
             }
-            self.remove(&key);
+            (forgotten, excess) = (last, excess.saturating_sub(bytes));
         }
+        // A table that is only swept grows by the marks of what was in it.
+        let kept = HashMap::with_capacity_and_hasher(self.senders.len(), RandomState::new());
+        let all = std::mem::replace(&mut self.senders, kept);
+        self.senders.extend(all.into_iter().filter(|(_, sender)| sender.last > forgotten));
+        self.bytes = self.bytes();
     }
 }
 
@@ -317,13 +322,13 @@ impl Sender {
     }
 
     /// Returns about how many bytes the sender takes: tables are counted by what they have allocated.
-    fn bytes(&self) -> usize {
+    fn bytes(&self, id: &Key) -> usize {
         let peers: usize = self.peers.iter().map(|(_, peer)| peer.as_bytes().len()).sum();
         let texts: usize = self.texts.iter().map(|(_, text)| 16 + text.as_bytes().len()).sum();
         let tables = self.messages.capacity() * size_of::<(Duration, ())>()
             + self.peers.capacity() * size_of::<(Duration, Key)>()
             + self.texts.capacity() * size_of::<(Duration, Fingerprint)>();
-        2 * (size_of::<Self>() + size_of::<Key>()) + tables + peers + texts
+        2 * (size_of::<Self>() + size_of::<Key>()) + id.as_bytes().len() + tables + peers + texts
     }
 }
 

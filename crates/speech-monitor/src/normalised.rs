@@ -26,7 +26,8 @@ const LONGEST_SKELETON: usize = 32;
 /// - Upper case becomes lower case.
 /// - Letters that look like others become these, by the skeleton of
 ///   [UTS 39](https://www.unicode.org/reports/tr39/#Confusable_Detection): Cyrillic `а` becomes `a`. The
-///   characters of ASCII, and digits of any script, stay as they are: `10` is not `lo`.
+///   characters of ASCII, and digits of any script, stay as they are: `10` is not `lo`. So do symbols that do not
+///   look like letters of ASCII: `—` is no letter.
 /// - Small capitals and letters in black, of flags or in parentheses become ordinary ones.
 /// - Combining marks are removed, except for those that belong to the script of their letter, such as
 ///   the vowels of Devanagari. The letters of Latin, Greek, Cyrillic, Arabic, Hebrew and Syriac lose all
@@ -150,6 +151,12 @@ fn look_alike(character: char) -> impl Iterator<Item = char> {
         let skeleton = skeleton(character.encode_utf8(&mut bytes)).flat_map(lower_case);
         for (place, letter) in letters.iter_mut().zip(skeleton) {
             *place = Some(letter);
+        }
+        // A dash looks like a letter of Katakana, and an arrow like a rune.
+        let is_plain = |it: &char| it.is_ascii() || is_combining_mark(*it);
+        if !character.is_alphanumeric() && !letters.iter().flatten().all(is_plain) {
+            letters = [None; LONGEST_SKELETON];
+            letters[0] = Some(character);
         }
         // The skeleton of m and all that looks like it.
         if letters.starts_with(&[Some('r'), Some('n')]) {

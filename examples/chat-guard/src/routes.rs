@@ -11,7 +11,7 @@ use axum::{Json, Router};
 use example_support::problem::{Problem, WholeBody, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::{MemoryStore, Policy, SlidingWindowLayer, key};
+use tower_sliding_window::{Key, MemoryStore, Policy, SlidingWindowLayer, key};
 use uuid::Uuid;
 
 use crate::chat::{Chat, Place, Post};
@@ -70,10 +70,11 @@ fn say(
     Ok((StatusCode::ACCEPTED, Json(json!({ "id": id }))))
 }
 
-/// Reads the name of a user or a room.
+/// Reads the name of a user or a room: one that a key does not hash, so that an operator can read whose it is.
 pub(crate) fn name(text: &str) -> Result<String, &'static str> {
-    let fits = (1..=128).contains(&text.len());
-    if fits { Ok(text.to_owned()) } else { Err("a name is 1 to 128 bytes of UTF-8") }
+    let fits = !text.is_empty() && Key::from(text).as_bytes() == text.as_bytes();
+    let error = "a name is 1 to 128 bytes of UTF-8, and does not begin with sha256:";
+    if fits { Ok(text.to_owned()) } else { Err(error) }
 }
 
 /// The user that sends a request.
@@ -93,7 +94,8 @@ impl<S: Sync> FromRequestParts<S> for User {
         user.filter(|_| values.next().is_none()).map(Self).ok_or_else(|| {
             let title = "The request does not name its user clearly";
             Problem::new(StatusCode::BAD_REQUEST, "bad-user", title).detail(format!(
-                "The header {USER} must be there once, in UTF-8, and be at most 128 bytes long."
+                "The header {USER} must be there once, in UTF-8, be at most 128 bytes long, and not begin \
+                 with sha256:."
             ))
         })
     }
@@ -109,7 +111,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
         let path = <Path<String> as FromRequestParts<S>>::from_request_parts(parts, state).await;
         path.ok().and_then(|Path(text)| name(&text).ok()).map(Self).ok_or_else(|| {
             Problem::new(StatusCode::BAD_REQUEST, "bad-name", "The path has no proper name")
-                .detail("The name of a room or a user is 1 to 128 bytes of UTF-8.")
+                .detail("The name of a room or a user is 1 to 128 bytes of UTF-8, and does not begin with sha256:.")
         })
     }
 }

@@ -337,6 +337,8 @@ async fn a_message_is_anything_with_a_text() {
     let huge = json!({ "text": "x".repeat(10_000) }).to_string();
     post(&server, ROOM, "alice", &huge).await.problem(413);
     server.send_body(server.request("POST", ROOM), HELLO).await.problem(401);
+    // A key of this form is hashed, so that no operator could read who it is.
+    assert_eq!(post(&server, ROOM, "sha256:me", HELLO).await.problem(400), "/problems/bad-user");
     let both = server.request("POST", ROOM).header("x-user-id", "a").header("x-user-id", "b");
     assert_eq!(server.send_body(both, HELLO).await.problem(400), "/problems/bad-user");
     post(&server, "/private/%ff", "alice", HELLO).await.problem(400);

@@ -12,6 +12,7 @@ use example_support::logs::Throttle;
 use example_support::policies::SharedPolicies;
 use example_support::problem::{Problem, insert_retry_after};
 use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 use tower_sliding_window::{Admitted, Limiter, Rejection, StoreError, WaitError};
 use uuid::Uuid;
 
@@ -25,6 +26,9 @@ use crate::message::Message;
 const SOON: Duration = Duration::from_secs(1);
 /// When to try again what does not fit while limits are lowered, which takes a while to pass.
 const A_WHILE: Duration = Duration::from_secs(10);
+
+/// How long the messages may take whose callers have left when the server ends.
+const LAST_MESSAGES: Duration = Duration::from_secs(10);
 
 /// The way of a message: all levels in one decision, then the bucket, then the downstream.
 ///
@@ -44,6 +48,8 @@ pub(crate) struct Gateway {
     pub(crate) places: Mutex<BTreeMap<String, Arc<()>>>,
     /// Becomes true when the server is asked to stop. Then no message waits any longer.
     pub(crate) stopping: watch::Receiver<bool>,
+    /// Each message on its way has a receiver.
+    pub(crate) under_way: watch::Sender<()>,
 }
 
 impl Gateway {
@@ -53,14 +59,23 @@ impl Gateway {
     /// A message goes its way to the end even if the caller no longer waits. One that the downstream
     /// fails to send stays counted: it may have reached the receiver.
     pub(crate) async fn send(self: &Arc<Self>, message: Message) -> Result<Uuid, Response> {
-        let gateway = self.clone();
+        let (gateway, under_way) = (self.clone(), self.under_way.subscribe());
         let sent = tokio::spawn(async move {
+            let _under_way = under_way;
             let id = gateway.admit(&message).await?.id();
             Ok(gateway.downstream.send(&message).await.then_some(id))
         });
         // Only a panic, or the end of the program, ends the task early.
         let id = sent.await.unwrap_or(Ok(None))?;
         id.ok_or_else(|| unavailable(SOON, "The downstream failed. The attempt counts."))
+    }
+
+    /// Waits for the messages whose callers have left, but no longer than is good for a server that is to end.
+    pub(crate) async fn finish(&self) {
+        if timeout(LAST_MESSAGES, self.under_way.closed()).await.is_err() {
+            let messages = self.under_way.receiver_count();
+            tracing::warn!(messages, "the end comes before these are sent");
+        }
     }
 
     /// Decides on a message: its levels, for which it may wait, and then the bucket.
@@ -82,9 +97,14 @@ impl Gateway {
         let has_place = Arc::strong_count(&place) - 1 <= share;
         let wait = if has_place { self.hold } else { Duration::ZERO };
         let mut stopping = self.stopping.clone();
+        let stopped = async move {
+            let _ = stopping.wait_for(|stopping| *stopping).await;
+            // A check may be under way, and the message count already.
+            sleep(SOON).await;
+        };
         let admitted = tokio::select! {
             admitted = self.limiter.until_admitted_all(logs, Some(wait)) => admitted,
-            _ = stopping.wait_for(|stopping| *stopping), if !wait.is_zero() => {
+            () = stopped, if !wait.is_zero() => {
                 return Err(unavailable(SOON, "The server stops. Send the message again."));
             }
         };

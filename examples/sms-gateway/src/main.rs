@@ -67,9 +67,10 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
             format!("can't use the policies of {file}: {error}\nhint: --help shows such a file")
         })?,
     };
-    let (clients, operator) = apps(args, levels, server.stopping(), &webhook).await?;
+    let (clients, operator, gateway) = apps(args, levels, server.stopping(), &webhook).await?;
 
     serve(server, clients, admin, operator, Router::new()).await?;
+    gateway.finish().await;
     if timeout(LAST_ALERTS, webhook.flush()).await.is_err() {
         tracing::warn!("some alerts did not reach the webhook in time");
     }
@@ -88,7 +89,7 @@ async fn apps(
     levels: Levels,
     stopping: watch::Receiver<bool>,
     webhook: &Webhook,
-) -> Result<(Router, Router), Box<dyn Error>> {
+) -> Result<(Router, Router, Arc<Gateway>), Box<dyn Error>> {
     let (limiter, policies) = match args.redis.connect().await? {
         Some(redis) => {
             tracing::info!(addresses = %redis.addresses, "windows and policies are kept in Redis");
@@ -114,6 +115,7 @@ async fn apps(
         hold_messages,
         places: Mutex::default(),
         stopping,
+        under_way: watch::Sender::default(),
     });
     let controlled = gateway.clone();
     tokio::spawn(async move { controlled.downstream.control(controlled.policies.set()).await });
@@ -121,5 +123,5 @@ async fn apps(
     tokio::spawn(async move { watched.refusals.watch(&webhook).await });
     let followed = gateway.clone();
     tokio::spawn(async move { followed.policies.follow().await });
-    Ok((routes::clients(gateway.clone()), routes::operator(gateway)))
+    Ok((routes::clients(gateway.clone()), routes::operator(gateway.clone()), gateway))
 }

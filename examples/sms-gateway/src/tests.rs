@@ -49,7 +49,7 @@ impl App {
         let (stop, stopping) = watch::channel(false);
         let levels = Levels::new(serde_json::from_value(document).unwrap()).unwrap();
         let apps = crate::apps(args, levels, stopping, &webhook).await;
-        let (clients, operator) = apps.unwrap();
+        let (clients, operator, _) = apps.unwrap();
         let app = Self { clients, operator, stop: Arc::new(stop) };
         app.downstream(json!({ "latency_ms": 0 })).await;
         app
@@ -461,7 +461,7 @@ async fn a_higher_limit_or_the_end_of_the_server_ends_the_wait() {
     for message in waiting {
         assert_eq!(message.await.unwrap(), 503);
     }
-    assert_eq!(begun.elapsed(), Duration::ZERO);
+    assert!(begun.elapsed() <= SECOND);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,14 @@
 //! The gateway as a process, and several of them with one Redis.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
 use tempfile::TempPath;
 use test_support::acl::{May, make_user, nothing_was_refused};
+use test_support::proxy::{Fault, Proxy};
 use test_support::requests::HttpResponse;
 use test_support::server_process::{Server, cannot_start, fails, refuses};
 use test_support::{Redis, eventually};
@@ -207,7 +209,7 @@ async fn an_alert_begins_once_and_is_over_once() {
             sms(&server, "shop", ALICE).await;
         }
         windows += usize::from(state(&server).await["alerts"] == json!(["receiver"]));
-        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
     }
     eventually("both have come", async || taken.lock().unwrap().len() == 2).await;
     assert_eq!(state(&server).await["alerts"], json!([]));
@@ -261,6 +263,27 @@ async fn the_listed_rights_are_enough() {
     assert_eq!(put(&server, "/policies/receiver", "5/60s").await, 200);
     nothing_was_refused(&redis).await;
     assert!(!stop(server).contains("NOPERM"));
+}
+
+/// Also if no connection keeps the server running.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_under_way_in_redis_is_sent_before_the_end() {
+    for has_left in [true, false] {
+        let redis = Redis::start().await;
+        let proxy = Proxy::to(redis.port()).await;
+        let flags = ["--response-timeout", "10s", "--hold", "60s", "--redis", &proxy.url()];
+        let server = Server::start_logging(GATEWAY, "info,sms_gateway=debug", &flags);
+        sms(&server, "bank", BOB).await;
+        proxy.set(Fault::Delay(Duration::from_millis(500)));
+        let asked = redis.call_count("evalsha").await;
+        let message = spawn_sms(&server, "bank", ALICE);
+        eventually("Redis counts it", async || redis.call_count("evalsha").await > asked).await;
+        if has_left {
+            message.abort();
+        }
+        assert_eq!(stop(server).matches("handed to the downstream").count(), 2, "{has_left}");
+        assert!(has_left || message.await.unwrap().status == 202);
+    }
 }
 
 #[test]

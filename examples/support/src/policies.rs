@@ -124,9 +124,11 @@ impl<S: PolicySet> SharedPolicies<S> {
         if found == state.seen {
             return Ok(());
         }
-        if let (0, Present { version, document: Some(document), .. }) = (found, &state.present) {
+        // A server that had not seen the newest policies may have put older ones there.
+        let Present { version, document, .. } = &state.present;
+        if let (true, Some(document)) = (found < *version, document) {
             // If another server was faster, the next look shows what it has put there.
-            if redis.put(0, *version, &json(document)?).await?.0 {
+            if redis.put(found, *version, &json(document)?).await?.0 {
                 tracing::warn!(version, "Redis had lost the policies: it has them again");
                 state.seen = *version;
             }
@@ -284,6 +286,21 @@ mod tests {
         // An operator replaces it.
         server.put(9, version + 3).await.unwrap();
         assert_eq!(limit(&server), 9);
+    }
+
+    #[tokio::test]
+    async fn the_newest_policies_outlast_a_loss_whoever_looks_first() {
+        let mut redis = Redis::start().await;
+        let (one, two) = (server(&redis).await, server(&redis).await);
+        let version = one.put(7, 0).await.unwrap();
+        two.look().await.unwrap();
+        let newer = one.put(8, version).await.unwrap();
+        redis.restart().await;
+        for server in [&two, &one, &two] {
+            eventually("the server looks again", async || server.look().await.is_ok()).await;
+        }
+        assert_eq!((limit(&one), limit(&two)), (8, 8));
+        assert_eq!(two.present().await.version, newer);
     }
 
     #[tokio::test]

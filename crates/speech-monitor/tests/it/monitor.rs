@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use speech_monitor::{Message, Rule, SpeechMonitor};
 use test_support::acl::{May, make_user};
 use test_support::recorder::RecordedMetrics;
-use test_support::{Redis, Worker, patient_store};
+use test_support::{Redis, Worker, memory_kb, patient_store};
 use tokio::task::JoinSet;
 use tower_sliding_window::{RedisStore, StoreError};
 
@@ -179,6 +179,25 @@ async fn a_panic_of_the_hook_leaves_the_mute() {
     assert_eq!(recorded.count("sliding_window_mute_hook_panics_total{}"), 2);
     let rule = "similar 3/60s 90% mute 6h";
     assert_eq!(recorded.count(&format!("sliding_window_mutes_total{{rule={rule}}}")), 2);
+}
+
+/// A process of its own for the test below, whose memory no other test takes.
+#[tokio::test]
+#[ignore = "run as a process of its own by the test below"]
+async fn flood_process() {
+    let rule: Rule = "events 100/1h mute 1h".parse().unwrap();
+    let (monitor, before) = (SpeechMonitor::in_process([rule]), memory_kb("self", "VmHWM"));
+    for number in 0..500_000 {
+        let message = Message::from(format!("{number:0>128}"));
+        assert!(monitor.check(&message).await.unwrap().is_delivered());
+    }
+    let took = memory_kb("self", "VmHWM") - before;
+    assert!(took <= 256 << 10, "{took} kB");
+}
+
+#[test]
+fn a_flood_of_senders_takes_no_more_than_the_documentation_says() {
+    Worker::start_in("monitor::flood_process", &[]).lines();
 }
 
 /// A text of 500 characters, 1,500 bytes, that is like no other.
