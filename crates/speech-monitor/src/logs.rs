@@ -1,5 +1,6 @@
 //! [`Logs`]: what is kept of a sender's messages, in process and on Redis.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -228,6 +229,7 @@ impl InProcess {
         Self { start: Instant::now(), senders, bytes: 0, budget }
     }
 
+    #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
         self.senders.iter().map(|(key, sender)| sender.bytes(key)).sum()
     }
@@ -273,21 +275,16 @@ impl InProcess {
 
     /// Forgets those that wrote longest ago, until a tenth is free.
     fn make_room(&mut self) {
-        let room = |(key, sender): (&Key, &Sender)| (sender.last, sender.bytes(key));
-        let mut oldest: Vec<_> = self.senders.iter().map(room).collect();
-        oldest.sort_unstable();
-        let (mut forgotten, mut excess) = (Duration::ZERO, self.bytes - self.budget / 10 * 9);
-        for (last, bytes) in oldest {
-            if excess == 0 {
+        let mut newest: Vec<_> = self.senders.drain().collect();
+        newest.sort_unstable_by_key(|(_, sender)| Reverse(sender.last));
+        self.bytes = 0;
+        for (key, sender) in newest {
+            self.bytes += sender.bytes(&key);
+            self.senders.insert(key, sender);
+            if self.bytes > self.budget / 10 * 9 {
                 break;
             }
-            (forgotten, excess) = (last, excess.saturating_sub(bytes));
         }
-        // A table that is only swept grows by the marks of what was in it.
-        let kept = HashMap::with_capacity_and_hasher(self.senders.len(), RandomState::new());
-        let all = std::mem::replace(&mut self.senders, kept);
-        self.senders.extend(all.into_iter().filter(|(_, sender)| sender.last > forgotten));
-        self.bytes = self.bytes();
     }
 }
 
