@@ -8,7 +8,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{by, on_both, on_redis, pay, sale, stop};
+use crate::{ADMIN, ask, by, on_both, on_redis, pay, sale, stop};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -309,11 +309,15 @@ async fn the_mode_of_a_sale_is_kept() {
 #[tokio::test]
 async fn a_draw_that_is_lost_is_a_503() {
     let redis = Redis::start().await;
-    let server = on_redis(&redis, &[&FREE[..], &["--opens-at", "2020-01-01T00:00:00Z"]].concat());
+    let opening = ["--opens-at", "2020-01-01T00:00:00Z"];
+    let server = on_redis(&redis, &[&FREE[..], &ADMIN, &opening].concat());
     let ticket = enter(&server, "alice").await.json()["ticket"].clone();
     redis.run::<()>(&["FLUSHALL"]).await;
     eventually("it is seen", async || server.get("/seckill/iphone").await.status == 503).await;
     assert_eq!(order(&server, "alice", &ticket).await.problem(503), "/problems/stock-lost");
+    assert_eq!(enter(&server, "bob").await.problem(503), "/problems/stock-lost");
+    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    assert_eq!(live["orders"][5], json!(["unavailable", 2]));
     for op in ["enter", "entry", "order", "tick"] {
         let terms = ["1", "60000000", "0", "alice", "1", "1"];
         assert_eq!(sale(&redis, "{gone}", op, &terms).await.0, "lost", "{op}");
