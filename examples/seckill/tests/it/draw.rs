@@ -212,6 +212,22 @@ async fn nobody_sleeps_through_a_turn() {
 }
 
 #[tokio::test]
+async fn an_order_that_needs_no_payment_brings_no_turn() {
+    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--stock", "iphone=2", "--turn", "1h"];
+    on_both(&[&FREE[..], &terms, &["--pay-within", "off"]].concat(), async |server| {
+        let turn = enter(server, "alice").await.json()["ticket"].clone();
+        assert_eq!(order(server, "alice", &turn).await.status, 201);
+        for user in ["bob", "carol", "dave"] {
+            enter(server, user).await;
+        }
+        // The piece of bob comes to carol, and then to dave.
+        let is_true = async || entry(server, "dave").await["estimate_ms"] == json!(7_200_000);
+        eventually("two turns of an hour", is_true).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_is_in_line_asks_when_there_can_be_a_turn() {
     let redis = Redis::start().await;
     let at = |after: u64| (8_000_000_000_000_000 + after).to_string();
