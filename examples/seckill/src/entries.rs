@@ -57,17 +57,21 @@ pub(crate) async fn enter(
     user: UserId,
     path: PathText,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let (sku, draw) = on_sale(&shop, path)?;
-    if draw.is_none() {
-        let title = "This SKU goes to who comes first";
-        return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
-    }
-    let reply = shop.stock.call(&sku, Call::Enter(&user)).await.map_err(StockError::of_a_change);
+    let entered = async {
+        let (sku, draw) = on_sale(&shop, path)?;
+        if draw.is_none() {
+            let title = "This SKU goes to who comes first";
+            return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
+        }
+        let reply = shop.stock.call(&sku, Call::Enter(&user)).await;
+        let reply = reply.map_err(StockError::of_a_change)?;
+        Ok((StatusCode::ACCEPTED, Json(shown(&shop, &sku, draw, &user, &reply))))
+    };
+    let entered = entered.await;
     if let Some(meter) = &shop.meter {
-        meter.count(reply.as_ref().map_or_else(Problem::status, |_| StatusCode::ACCEPTED));
+        meter.count(entered.as_ref().map_or_else(Problem::status, |(status, _)| *status));
     }
-    let reply = reply?;
-    Ok((StatusCode::ACCEPTED, Json(shown(&shop, &sku, draw, &user, &reply))))
+    entered
 }
 
 pub(crate) async fn show(
@@ -112,7 +116,8 @@ fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Rep
         }
         Outcome::Waiting => {
             // The pieces that can still come, and how long one user can hold each of them.
-            let pieces = level.stock.saturating_sub(level.paid).max(1);
+            let gone = shop.terms.pay_within.map_or(level.sold, |_| level.paid);
+            let pieces = level.stock.saturating_sub(gone).max(1);
             let rounds = reply.number.div_ceil(pieces.into());
             let held = shop.terms.turn + shop.terms.pay_within.unwrap_or_default();
             shown["place"] = reply.number.into();

@@ -8,7 +8,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{by, on_both, on_redis, pay, sale, stop};
+use crate::{ADMIN, ask, by, on_both, on_redis, pay, sale, stop};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -212,6 +212,22 @@ async fn nobody_sleeps_through_a_turn() {
 }
 
 #[tokio::test]
+async fn an_order_that_needs_no_payment_brings_no_turn() {
+    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--stock", "iphone=2", "--turn", "1h"];
+    on_both(&[&FREE[..], &terms, &["--pay-within", "off"]].concat(), async |server| {
+        let turn = enter(server, "alice").await.json()["ticket"].clone();
+        assert_eq!(order(server, "alice", &turn).await.status, 201);
+        for user in ["bob", "carol", "dave"] {
+            enter(server, user).await;
+        }
+        // The piece of bob comes to carol, and then to dave.
+        let is_true = async || entry(server, "dave").await["estimate_ms"] == json!(7_200_000);
+        eventually("two turns of an hour", is_true).await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn who_is_in_line_asks_when_there_can_be_a_turn() {
     let redis = Redis::start().await;
     let at = |after: u64| (8_000_000_000_000_000 + after).to_string();
@@ -309,11 +325,15 @@ async fn the_mode_of_a_sale_is_kept() {
 #[tokio::test]
 async fn a_draw_that_is_lost_is_a_503() {
     let redis = Redis::start().await;
-    let server = on_redis(&redis, &[&FREE[..], &["--opens-at", "2020-01-01T00:00:00Z"]].concat());
+    let opening = ["--opens-at", "2020-01-01T00:00:00Z"];
+    let server = on_redis(&redis, &[&FREE[..], &ADMIN, &opening].concat());
     let ticket = enter(&server, "alice").await.json()["ticket"].clone();
     redis.run::<()>(&["FLUSHALL"]).await;
     eventually("it is seen", async || server.get("/seckill/iphone").await.status == 503).await;
     assert_eq!(order(&server, "alice", &ticket).await.problem(503), "/problems/stock-lost");
+    assert_eq!(enter(&server, "bob").await.problem(503), "/problems/stock-lost");
+    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    assert_eq!(live["orders"][5], json!(["unavailable", 2]));
     for op in ["enter", "entry", "order", "tick"] {
         let terms = ["1", "60000000", "0", "alice", "1", "1"];
         assert_eq!(sale(&redis, "{gone}", op, &terms).await.0, "lost", "{op}");
