@@ -179,7 +179,8 @@ impl RedisStock {
                 let level = stock.map(|stock| Level { stock, sold, paid, entries, turns });
                 level.ok_or_else(|| StockError::Lost(sku.clone()))
             }
-            Err(error) => Err(error.into()),
+            // Until it is stale, the level before is shown.
+            Err(error) => return lock(seen).2 = Some(error.into()),
         };
         *lock(seen) = (Instant::now(), level, trouble);
     }

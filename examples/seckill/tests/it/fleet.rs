@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use test_support::acl::{May, make_user, nothing_was_refused};
-use test_support::proxy::Proxy;
+use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::fails;
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
@@ -79,6 +79,19 @@ async fn an_order_whose_reply_is_lost_is_placed_once() {
     assert_eq!(again.problem(409), "/problems/already-ordered");
     assert_eq!(again.json()["order_id"], placed.json()["order_id"]);
     assert_eq!(redis.run::<usize>(&["HLEN", "seckill:{iphone}:orders"]).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_level_that_cannot_be_read_is_shown_until_it_is_stale() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let server = alone(&["--redis", &proxy.url()]);
+    let status = async |path: &str| server.get(path).await.status.as_u16();
+    proxy.set(Fault::Stall);
+    let is_shown =
+        async || (status("/readyz").await, status("/seckill/iphone").await) == (503, 200);
+    eventually("a look fails, and the level is shown", is_shown).await;
+    eventually("it is stale", async || status("/seckill/iphone").await == 503).await;
 }
 
 #[tokio::test]
