@@ -18,5 +18,5 @@ pub(crate) fn nanos(time: Duration) -> u64 {
 pub(crate) fn random_part(time: Duration) -> Duration {
     // The random bits of a UUID save a dependency on a generator.
     let random = Uuid::new_v4().as_u64_pair().1 as u32;
-    time.mul_f64(f64::from(random) / f64::from(u32::MAX))
+    time.mul_f64(f64::from(random) / (f64::from(u32::MAX) + 1.0))
 }

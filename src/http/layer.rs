@@ -503,7 +503,8 @@ impl SlidingWindowLayer {
     ///   place when they find one.
     /// - **Denials.** A request is denied at once, with an honest `Retry-After`, if time alone frees its place
     ///   too late, behind those that wait before it, and if [`max_waiters`](Self::max_waiters) wait already.
-    ///   A banned key, and a cost that can never pass, are denied at once too.
+    ///   A banned key, and a cost that can never pass, are denied at once too, and the other rules of a muted request
+    ///   decide at once.
     /// - **Requests in flight.** Nobody knows when one is [over](crate::Policy::in_flight). So the first request that
     ///   waits for such a place looks for it 20 times a second, and a denial has no `Retry-After`.
     /// - **Hanging up.** If the client hangs up, the request leaves its queue, the next one goes on, and no log
