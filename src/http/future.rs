@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
-use http::{Extensions, Request, Response, Version};
+use http::{Extensions, Method, Request, Response, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
@@ -96,9 +96,11 @@ where
     }
 
     fn call<R>(mut self, counted: Counted) -> StateOf<S, ReqBody, R> {
-        let version = self.head.version;
+        // A server sends no body in response to HEAD, and drops that of the service unread.
+        let (version, is_head) = (self.head.version, self.head.method == Method::HEAD);
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        State::Calling { response, called: Some(Called { counted, version, config: self.config }) }
+        let called = Called { counted, version, is_head, config: self.config };
+        State::Calling { response, called: Some(called) }
     }
 
     fn reject_denied<R>(self, denied: Denied) -> StateOf<S, ReqBody, R> {
@@ -204,6 +206,7 @@ where
 struct Called {
     counted: Counted,
     version: Version,
+    is_head: bool,
     config: Arc<Config>,
 }
 
@@ -233,7 +236,7 @@ impl Called {
             let settlement = by.map(|(budgets, by)| Settlement::new(budgets, by, *is_free));
             *end = AtEnd::new(permit, settlement, response, self.version);
             // A server drops a body that has ended after the client has the response.
-            let ended = end.take_if(|end| end.is_complete);
+            let ended = end.take_if(|end| end.is_complete || self.is_head);
             tasks.extend(ended.into_iter().flat_map(|mut end| end.end()));
         } else {
             tasks.extend(permit.and_then(Permit::give_back));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Empty, Full};
 use tokio::task::JoinSet;
@@ -70,13 +70,15 @@ async fn place_is_free_with_the_last_frame_and_not_before() {
         *response.headers_mut() = head.headers;
         Ok::<_, Infallible>(response)
     });
-    for (version, length, body, frames) in [
-        (Version::HTTP_2, 0, Body::empty(), 0),
-        (Version::HTTP_2, 3, Body::new(trailers), 2),
-        (Version::HTTP_11, 3, Body::new(announced), 1),
+    for (method, version, length, body, frames) in [
+        (Method::GET, Version::HTTP_2, 0, Body::empty(), 0),
+        (Method::GET, Version::HTTP_2, 3, Body::new(trailers), 2),
+        (Method::GET, Version::HTTP_11, 3, Body::new(announced), 1),
+        (Method::HEAD, Version::HTTP_11, 3, Body::from("all"), 0),
     ] {
         let store = MemoryStore::new();
-        let request = Request::builder().version(version).header("x-user-id", "alice");
+        let request = Request::builder().method(method).version(version);
+        let request = request.header("x-user-id", "alice");
         let request = request.header("content-length", length).body(body).unwrap();
         let response = layer(store.clone()).layer(echo).oneshot(request).await.unwrap();
         let mut body = response.into_body();
