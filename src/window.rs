@@ -25,6 +25,8 @@ pub(crate) use self::ban_record::STRIKES_REASON;
 pub use self::ban_record::Strike;
 pub use self::check::Check;
 pub(crate) use self::check::add_distinct;
+#[cfg(feature = "redis")]
+pub(crate) use self::costs::Cost;
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::entries::Entry;

@@ -5,9 +5,12 @@
   Keys:
     KEYS[i] for each request:
       for each log:
-        log (ZSET): the log; the score of an entry is its timestamp in microseconds
-      for each log that is a budget:
-        costs (HASH): the cost of each entry; the empty field has its sums
+        log (ZSET): the log; the score of an entry is its timestamp in microseconds. An entry of a budget is the
+          UUID of its request and what this cost when it was admitted, a big-endian double. If it was settled, a second
+          entry of the same timestamp has the first one's bytes and by how much the cost has changed. The first
+          entry of a budget, the only one with a score below 0, has the sums: its score is -1 less the sum of
+          all costs, and its bytes are three doubles for each shorter window that was asked for: its length in
+          microseconds, the sum of what has left it, and the timestamp up to which this has left
       for each log whose policy has a penalty:
         record (HASH): the ban record: until, level, reason, episode_until, length
         strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
@@ -20,10 +23,10 @@
         wants_reset (0 or 1): whether the reply has reset_us
         logs (count): how many logs each request has
         penalties (count): how many of the logs have a policy with a penalty
-        values (count): how many of the logs count distinct values
+        values (count): how many of the logs count distinct values or are budgets
         budgets (count): how many of the logs are budgets
         for each log:
-          cost (places): how many places a request takes in it
+          cost (places): how many places a request takes in it, unless it is a budget
           kept_us (microseconds): how long it keeps its entries
           quotas (count): how many quotas follow
           penalty (count): how many numbers describe the penalty; 0 if there is none
@@ -40,8 +43,8 @@
               length_us (microseconds): the length of the ban
       for each request:
         member (16 bytes): the UUID of the request
-        for each log that counts distinct values:
-          value (16 bytes): its entry there in place of member
+        for each log that counts distinct values or is a budget:
+          entry (16 or 24 bytes): its entry there in place of member
 
   Reply:
     REPLY[1] numbers (bytes): see below
@@ -80,7 +83,12 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 -- As text: a number becomes text anew for each command, and slowly.
 local now = format('%d', now_us)
-local left, left_of, expires_ms, expires_of, budget_of, used_of, wait_of
+local left, left_of, expires_ms, expires_of
+-- Of each log that is a budget: the entry of the request, its cost, the sum of all costs, the bytes of the first
+-- entry, and the numbers in these if there are any; the budgets whose first entry has to change; whether only some of
+-- what has left was counted out.
+local entry_of, cost_of, sum_of, name_of, windows_of, changed, is_cut
+local open, trim, used_of, wait_of, write
 
 local numbers, n, errors, key, arg = { now_us }, 1, nil, 1, 1
 while key <= #KEYS do
@@ -90,119 +98,157 @@ while key <= #KEYS do
     shape[1], shape[2], shape[3] == 1, shape[4], shape[5], shape[6], shape[7]
   arg = arg + 1
 
-  if budgets > 0 and not budget_of then
-    -- A budget counts with running sums, packed in the empty field of its costs: of all entries, the instant up
-    -- to which these have left, and for each shorter window its length, the sum of what is later than an instant,
-    -- and that instant. An instant follows the clock, also backwards.
-    local function cost_of(costs, members)
-      local total = 0
-      for from = 1, #members, 1000 do
-        local of = call('HMGET', costs, unpack(members, from, math.min(from + 999, #members)))
-        for i = 1, #of do
-          total = total + (of[i] or 0)
-        end
-      end
-      return total
+  if budgets > 0 and not entry_of then
+    entry_of, cost_of, sum_of, name_of, windows_of = {}, {}, {}, {}, {}
+
+    local function cost_in(entry)
+      return struct.unpack('>d', entry, #entry - 7)
     end
 
-    -- Returns the entries between two instants, and the instant up to which these are all.
-    local function between(budget, after_us, until_us)
-      local log, from = budget.log, format('(%d', after_us)
-      local members = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE', 'LIMIT', 0, most_costs)
-      if #members == most_costs then
+    local function total(entries)
+      local sum = 0
+      for i = 1, #entries do
+        sum = sum + cost_in(entries[i])
+      end
+      return sum
+    end
+
+    -- Returns the sum of the costs after an instant and up to another, and the instant up to which these are all.
+    local function sum_between(k, after_us, until_us)
+      local log, from = KEYS[k], format('(%d', after_us)
+      local entries = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE', 'LIMIT', 0, most_costs)
+      if #entries == most_costs then
         -- With all others of the last one's timestamp.
-        local last_us = tonumber(call('ZSCORE', log, members[most_costs]))
+        local last_us = tonumber(call('ZSCORE', log, entries[most_costs]))
         if last_us < until_us then
-          budget.is_whole, until_us = false, last_us
+          is_cut, until_us = true, last_us
         end
-        members = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE')
+        entries = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE')
       end
-      budget.has_changed = budget.has_changed or #members > 0
-      return members, until_us
+      if #entries > 0 then
+        changed = changed or {}
+        changed[k] = true
+      end
+      return total(entries), until_us
     end
 
-    budget_of = function(log, costs, kept_us, entries)
-      local packed = try('HGET', costs, '')
-      if type(packed) == 'table' then
-        return nil, packed.err
-      end
-      if packed and entries == 0 then
-        -- The sums of a log that somebody has deleted are of no use.
-        call('UNLINK', costs)
-        packed = nil
-      end
-      local sums = packed and { struct.unpack('>' .. rep('d', #packed / 8), packed) } or { 0, -1, 0 }
-      sums[#sums] = nil
-      local budget = { log = log, costs = costs, kept_us = kept_us, sums = sums, is_whole = true }
-      local members, until_us = between(budget, -1, now_us - kept_us)
-      sums[2] = math.max(sums[2], until_us)
-      if #members > 0 then
-        sums[1] = sums[1] - cost_of(costs, members)
-        for from = 1, #members, 1000 do
-          call('HDEL', costs, unpack(members, from, math.min(from + 999, #members)))
+    -- Returns the TTL of a budget, -2 if there is none, and an error if Redis can't use it.
+    open = function(k, entry)
+      local log = KEYS[k]
+      entry_of[k], cost_of[k], sum_of[k], name_of[k] = entry, cost_in(entry), 0, ''
+      local ttl_ms, score = call('PTTL', log), nil
+      if ttl_ms > -2 then
+        score = try('ZSCORE', log, '')
+        if type(score) == 'table' then
+          return ttl_ms, score.err
+        elseif not score then
+          local first = call('ZRANGE', log, 0, 0, 'WITHSCORES')
+          name_of[k], score = first[1], first[2]
+          windows_of[k] = { struct.unpack('>' .. rep('d', #first[1] / 8), first[1]) }
+          windows_of[k][#windows_of[k]] = nil
         end
-        call('ZREMRANGEBYRANK', log, 0, #members - 1)
+        sum_of[k] = -1 - score
       end
-      return budget
+      return ttl_ms
     end
 
-    used_of = function(budget, window_us)
-      local sums, at = budget.sums, 3
-      if window_us == budget.kept_us then
-        return sums[1]
+    -- Removes what has left a budget.
+    trim = function(k, kept_us)
+      local sum, until_us = sum_between(k, -1, now_us - kept_us)
+      call('ZREMRANGEBYSCORE', KEYS[k], '0', format('%d', until_us))
+      sum_of[k] = sum_of[k] - sum
+      local windows = windows_of[k]
+      for i = 1, windows and #windows or 0, 3 do
+        if windows[i + 2] < until_us then
+          windows[i + 1], windows[i + 2] = 0, until_us
+        else
+          windows[i + 1] = windows[i + 1] - sum
+        end
       end
-      while sums[at] and sums[at] ~= window_us do
+    end
+
+    -- Returns the sum of the costs in a window that is shorter than the log.
+    used_of = function(k, window_us)
+      local windows, at = windows_of[k] or {}, 1
+      while windows[at] and windows[at] ~= window_us do
         at = at + 3
       end
-      if not sums[at] or sums[at + 2] < sums[2] then
-        sums[at], sums[at + 1], sums[at + 2] = window_us, sums[1], -1
+      if not windows[at] then
+        windows[at], windows[at + 1], windows[at + 2] = window_us, 0, -1
       end
-      local since_us = now_us - window_us
-      if since_us >= sums[at + 2] then
-        local left
-        left, sums[at + 2] = between(budget, sums[at + 2], since_us)
-        sums[at + 1] = sums[at + 1] - cost_of(budget.costs, left)
+      local since_us, until_us, sum = math.max(now_us - window_us, -1), windows[at + 2], nil
+      if since_us >= until_us then
+        sum, windows[at + 2] = sum_between(k, until_us, since_us)
+        windows[at + 1] = windows[at + 1] + sum
       else
-        local from, to = format('(%d', since_us), format('%d', sums[at + 2])
-        local back = cost_of(budget.costs, call('ZRANGE', budget.log, from, to, 'BYSCORE'))
-        sums[at + 1], sums[at + 2], budget.has_changed = sums[at + 1] + back, since_us, true
+        -- The clock has stepped back.
+        local from, to = format('(%d', since_us), format('%d', until_us)
+        sum = total(call('ZRANGE', KEYS[k], from, to, 'BYSCORE'))
+        windows[at + 1], windows[at + 2] = windows[at + 1] - sum, since_us
+        changed = changed or {}
+        changed[k] = true
       end
-      return sums[at + 1]
+      windows_of[k] = windows
+      return sum_of[k] - windows[at + 1]
     end
 
-    -- Returns the time until so much has left a window.
-    wait_of = function(budget, window_us, excess)
-      local log, since, first, count = budget.log, format('(%d', now_us - window_us), 0, 4
+    -- Returns the time until so much has left a window of a budget.
+    wait_of = function(k, window_us, excess)
+      local since, first, count, at_us = format('(%d', math.max(now_us - window_us, -1)), 0, 4, nil
       while first < 4096 do
-        local found = call('ZRANGE', log, since, '+inf', 'BYSCORE', 'LIMIT', first, count)
-        local of = #found > 0 and call('HMGET', budget.costs, unpack(found)) or {}
-        for i = 1, #of do
-          excess = excess - (of[i] or 0)
-          if excess <= 0 then
-            return call('ZSCORE', log, found[i]) + window_us - now_us
+        local found = call('ZRANGE', KEYS[k], since, '+inf', 'BYSCORE', 'LIMIT', first, count, 'WITHSCORES')
+        for i = 1, #found, 2 do
+          -- What was settled is next to its entry.
+          if excess <= 0 and #found[i] == 24 then
+            return at_us + window_us - now_us
           end
+          excess, at_us = excess - cost_in(found[i]), found[i + 1]
+        end
+        if #found < 2 * count then
+          return at_us + window_us - now_us
         end
         first, count = first + count, first + count
       end
-      return call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] + window_us - now_us
+      return call('ZRANGE', KEYS[k], -1, -1, 'WITHSCORES')[2] + window_us - now_us
+    end
+
+    -- Gives the first entry of a budget its score and the bytes that it has to have.
+    write = function(k, score)
+      local log, windows, name = KEYS[k], windows_of[k], ''
+      if windows then
+        name = struct.pack('>' .. rep('d', #windows), unpack(windows))
+      end
+      call('ZADD', log, score, name)
+      -- Afterwards: a log without an entry would lose its TTL.
+      if name ~= name_of[k] then
+        call('ZREM', log, name_of[k])
+        name_of[k] = name
+      end
     end
   end
 
   for _ = 1, requests do
     local member, state, first, at, value = ARGV[arg], 1, n + 1, 8, arg
-    local recorded_us, full_us, newest, refreshed, free, budget
-    local costs_at = key + logs
+    local recorded_us, full_us, newest, refreshed, free
     n = first
     for k = key, key + logs - 1 do
       local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
-      local counts, entries, found_us = shape[at + 4], try('ZCARD', log), nil
-      if not tonumber(entries) then
+      local counts, entries, ttl_ms, error, found_us = shape[at + 4], 0, nil, nil, nil
+      if counts == 3 then
+        value = value + 1
+        ttl_ms, error = open(k, ARGV[value])
+        entries, cost = ttl_ms > -2 and 1 or 0, cost_of[k]
+      else
+        entries = try('ZCARD', log)
+        error = type(entries) == 'table' and entries.err
+      end
+      if error then
         state, errors = -1, errors or {}
-        errors[#errors + 1] = entries.err
+        errors[#errors + 1] = error
         break
       end
       if entries > 0 then
-        if call('PTTL', log) > kept_us / 1000 + 1002 then
+        if (ttl_ms or call('PTTL', log)) > kept_us / 1000 + 1002 then
           -- The clock has stepped back. The new entry must not leave before the newest one.
           newest = newest or {}
           newest[k] = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
@@ -211,7 +257,9 @@ while key <= #KEYS do
           left, left_of = format('%d', now_us - kept_us), kept_us
         end
         if counts == 3 then
-          -- Its entries leave together with their costs.
+          if call('ZCOUNT', log, '0', left) > 0 then
+            trim(k, kept_us)
+          end
         elseif entries <= most_expired then
           entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', left)
         else
@@ -222,16 +270,7 @@ while key <= #KEYS do
           entries = entries - expired
         end
       end
-      if counts == 3 then
-        budget = budget or {}
-        local it, error = budget_of(log, KEYS[costs_at], kept_us, entries)
-        if not it then
-          state, errors = -1, errors or {}
-          errors[#errors + 1] = error
-          break
-        end
-        budget[k], costs_at = it, costs_at + 1
-      elseif counts > 0 then
+      if counts == 1 or counts == 2 then
         local entry = member
         if counts == 2 then
           value = value + 1
@@ -247,7 +286,7 @@ while key <= #KEYS do
           free[n + 1] = true
         end
         if counts == 3 then
-          used = used_of(budget[k], window_us)
+          used = window_us == kept_us and sum_of[k] or used_of(k, window_us)
         elseif entries > 0 and window_us ~= kept_us then
           used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
         end
@@ -256,7 +295,7 @@ while key <= #KEYS do
           if needed > limit then
             -- It never fits.
           elseif counts == 3 then
-            wait_us = wait_of(budget[k], window_us, used + needed - limit)
+            wait_us = wait_of(k, window_us, used + needed - limit)
           else
             -- The request fits as soon as the (limit - needed + 1)-th newest entry has left the window. If its own
             -- entry has left by then, it needs a place.
@@ -277,19 +316,15 @@ while key <= #KEYS do
       at = last + 1 + shape[at + 3]
     end
 
-    if budget then
-      for _, it in pairs(budget) do
-        if it.has_changed then
-          call('HSET', it.costs, '', struct.pack('>' .. rep('d', #it.sums), unpack(it.sums)))
-        end
-        state = state >= 0 and not it.is_whole and -2 or state
-      end
+    if is_cut then
+      state, is_cut = state >= 0 and -2 or state, nil
     end
 
-    -- With one log and no penalty an admission finds out by adding its entry.
-    if mode == again and (state == 0 or state == 1 and logs + penalties > 1) then
+    -- With one log that is no budget, and no penalty, an admission finds out by adding its entry.
+    if mode == again and (state == 0 or state == 1 and logs + penalties + budgets > 1) then
       for k = key, key + logs - 1 do
-        recorded_us = recorded_us or not (refreshed and refreshed[k]) and call('ZSCORE', KEYS[k], member)
+        local entry = budgets > 0 and entry_of[k] or member
+        recorded_us = recorded_us or not (refreshed and refreshed[k]) and call('ZSCORE', KEYS[k], entry)
       end
     end
 
@@ -297,9 +332,9 @@ while key <= #KEYS do
     -- strikes bring a ban. All denials within one length of the window after a strike are one episode,
     -- and only the first of them is a strike.
     if penalties > 0 and state >= 0 then
-      local k, record_at = key, key + logs + budgets
+      local k, record_at = key, key + logs
       at = 8
-      while record_at < key + logs + budgets + 2 * penalties do
+      while record_at < key + logs + 2 * penalties do
         local penalty, levels = at + 5 + 2 * shape[at + 2], shape[at + 3] - 3
         at = penalty + levels + 3
         if levels >= 0 then
@@ -361,8 +396,28 @@ while key <= #KEYS do
         if newest and newest[k] and newest[k] - now_us > 0 then
           score, expires_of = newest[k], nil
         end
+        if shape[at + 4] == 3 then
+          cost = cost_of[k]
+        end
         if is_added and cost > 0 then
-          if refreshed and refreshed[k] then
+          if shape[at + 4] == 3 then
+            local windows = windows_of[k]
+            for i = 1, windows and #windows or 0, 3 do
+              -- After a clock step, what other policies have counted may be later.
+              if score - windows[i + 2] <= 0 then
+                windows[i + 1] = windows[i + 1] + cost
+              end
+            end
+            sum_of[k] = sum_of[k] + cost
+            if changed then
+              changed[k] = nil
+            end
+            local sums = format('%d', -1 - sum_of[k])
+            if windows then
+              write(k, sums)
+            end
+            call('ZADD', log, sums, name_of[k], score, entry_of[k])
+          elseif refreshed and refreshed[k] then
             call('ZADD', log, 'GT', score, refreshed[k])
           elseif mode == new then
             call('ZADD', log, score, member)
@@ -375,18 +430,6 @@ while key <= #KEYS do
             expires_ms, expires_of = format('%d', (score + kept_us) / 1000 + 1001), kept_us
           end
           call('PEXPIREAT', log, expires_ms)
-          if budget and budget[k] then
-            local costs, sums = budget[k].costs, budget[k].sums
-            sums[1] = sums[1] + cost
-            for i = 4, #sums, 3 do
-              -- After a clock step, what other policies have counted may be later.
-              if score - sums[i + 1] > 0 then
-                sums[i] = sums[i] + cost
-              end
-            end
-            call('HSET', costs, member, cost, '', struct.pack('>' .. rep('d', #sums), unpack(sums)))
-            call('PEXPIREAT', costs, expires_ms)
-          end
         end
         if score ~= now then
           expires_of = nil
@@ -397,7 +440,7 @@ while key <= #KEYS do
           end
           if wants_reset then
             local window_us = shape[q + 1]
-            local since = format('(%d', now_us - window_us)
+            local since = format('(%d', math.max(now_us - window_us, -1))
             local oldest = call('ZRANGE', log, since, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
             numbers[slot + 2] = oldest[2] and oldest[2] + window_us - now_us or 0
           end
@@ -407,6 +450,12 @@ while key <= #KEYS do
       end
     end
 
+    if changed then
+      for k in pairs(changed) do
+        write(k, format('%d', -1 - sum_of[k]))
+      end
+      changed = nil
+    end
     if state < 0 then
       n = first
     elseif recorded_us then
@@ -414,7 +463,7 @@ while key <= #KEYS do
       numbers[n] = tonumber(recorded_us)
     end
     numbers[first] = state
-    key, arg = key + logs + budgets + 2 * penalties, arg + 1 + values
+    key, arg = key + logs + 2 * penalties, arg + 1 + values
   end
 end
 

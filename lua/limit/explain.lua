@@ -2,18 +2,17 @@
   Reads a log and the ban record of its key. Changes nothing.
 
   Keys:
-    KEYS[1] log (ZSET): the log; the score of an entry is its timestamp in microseconds
+    KEYS[1] log (ZSET): the log, as in admit.lua. A peek has just left the sums of a budget
     KEYS[2] record (HASH): the ban record: until, level, reason, episode_until, length
     KEYS[3] strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
-    KEYS[4] costs (HASH): the cost of each entry, if the log is a budget; its sums as a peek of admit.lua has
-      just left them
 
   Arguments:
     ARGV[1] cost (places): how many places the request would take
     ARGV[2] most (count): how many entries of each window are listed at most, and how many strikes
     ARGV[3] within_us (microseconds): how long a strike counts; 0 if strikes are not counted
     ARGV[4] value (16 bytes): the value of the request if the log counts distinct values, or empty
-    ARGV[5...] for each quota:
+    ARGV[5] is_budget (0 or 1): whether the log is a budget
+    ARGV[6...] for each quota:
       limit (places): how many the quota allows
       window_us (microseconds): the length of the window
 
@@ -33,8 +32,8 @@
     by a budget is found as in admit.lua.
   TTL: unchanged.
 ]]
-local call, log, record, strikes, costs = redis.call, KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local most, within_us, value = ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local call, log, record, strikes = redis.call, KEYS[1], KEYS[2], KEYS[3]
+local most, within_us, value = tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local held_us = value ~= '' and tonumber(call('ZSCORE', log, value) or nil)
@@ -45,63 +44,78 @@ if within_us > 0 then
   struck = call('ZRANGE', strikes, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
 end
 
-local sums = {}
-if costs then
-  local packed = call('HGET', costs, '') or struct.pack('>ddd', 0, -1, 0)
-  sums = { struct.unpack('>' .. string.rep('d', #packed / 8), packed) }
-  sums[#sums] = nil
+local sum, windows = nil, {}
+if ARGV[5] == '1' then
+  local first = call('ZRANGE', log, 0, 0, 'WITHSCORES')
+  sum = first[1] and -1 - first[2] or 0
+  windows = { struct.unpack('>' .. string.rep('d', #(first[1] or '') / 8), first[1] or '') }
 end
 
-local function costs_of(members)
-  local of = #members > 0 and call('HMGET', costs, unpack(members)) or {}
-  for i = 1, #of do
-    of[i] = tonumber(of[i] or 0)
+local function cost_in(entry)
+  return struct.unpack('>d', entry, #entry - 7)
+end
+
+-- Returns entries of a budget with their timestamps, and their costs with what was settled, which is next to its entry.
+local function listed(found)
+  local entries, costs = {}, {}
+  for i = 1, #found, 2 do
+    local entry, n = found[i], #costs
+    if #entry == 32 then
+      costs[n] = costs[n] + cost_in(entry)
+    elseif n == most then
+      break
+    else
+      entries[2 * n + 1], entries[2 * n + 2], costs[n + 1] =
+        string.sub(entry, 1, 16), found[i + 1], cost_in(entry)
+    end
   end
-  return of
+  return entries, costs
 end
 
 local reply, slot = { now_us, ban, struck }, 4
-for arg = 5, #ARGV, 2 do
+for arg = 6, #ARGV, 2 do
   local limit, window_us, must_leave = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), {}
   local cost = tonumber(ARGV[1])
   if held_us and held_us + window_us > now_us then
     cost = 0
   end
-  local since_us = now_us - window_us + 1
-  local oldest = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, most, 'WITHSCORES')
-  local taken, listed = 0, {}
-  if costs then
-    -- The sum of the window, or of all entries, without what has left since.
+  local since_us = math.max(now_us - window_us + 1, 0)
+  local oldest =
+    call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', 0, sum and 2 * most or most, 'WITHSCORES')
+  local taken, costs = 0, {}
+  if sum then
+    -- The sum of the window, without what has left since.
     local until_us = -1
-    taken = sums[1]
-    for at = 3, #sums, 3 do
-      if sums[at] == window_us and sums[at + 2] >= sums[2] then
-        taken, until_us = sums[at + 1], sums[at + 2]
+    taken = sum
+    for i = 1, #windows - 1, 3 do
+      if windows[i] == window_us then
+        taken, until_us = sum - windows[i + 1], windows[i + 2]
       end
     end
-    local left =
-      call('ZRANGE', log, string.format('(%d', until_us), since_us - 1, 'BYSCORE', 'LIMIT', 0, 4096)
-    for _, of in ipairs(costs_of(left)) do
-      taken = taken - of
+    local from = string.format('(%d', until_us)
+    for _, entry in ipairs(call('ZRANGE', log, from, since_us - 1, 'BYSCORE', 'LIMIT', 0, 4096)) do
+      taken = taken - cost_in(entry)
     end
-    for i = 1, #oldest, 2 do
-      listed[#listed + 1] = oldest[i]
-    end
-    listed = costs_of(listed)
+    oldest, costs = listed(oldest)
     local excess, first, count = cost <= limit and taken + cost - limit or 0, 0, 4
-    while excess > 0 and first < 4096 do
-      local found = call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', first, count)
-      for i, of in ipairs(costs_of(found)) do
-        excess = excess - of
-        if excess <= 0 then
-          must_leave = { found[i], call('ZSCORE', log, found[i]) }
+    local is_found = excess <= 0
+    while not is_found and first < 4096 do
+      local found =
+        call('ZRANGE', log, since_us, '+inf', 'BYSCORE', 'LIMIT', first, count, 'WITHSCORES')
+      for i = 1, #found, 2 do
+        is_found = excess <= 0 and #found[i] == 24
+        if is_found then
           break
         end
+        excess = excess - cost_in(found[i])
+        must_leave = { string.sub(found[i], 1, 16), found[i + 1] }
       end
+      is_found = is_found or #found < 2 * count
       first, count = first + count, first + count
     end
-    if excess > 0 then
-      must_leave = call('ZRANGE', log, -1, -1, 'WITHSCORES')
+    if not is_found then
+      local newest = call('ZRANGE', log, -1, -1, 'WITHSCORES')
+      must_leave = { string.sub(newest[1], 1, 16), newest[2] }
     end
   else
     taken = call('ZCOUNT', log, since_us, '+inf')
@@ -111,7 +125,7 @@ for arg = 5, #ARGV, 2 do
       must_leave = call('ZRANGE', log, rank, rank, 'WITHSCORES')
     end
   end
-  reply[slot], reply[slot + 1], reply[slot + 2], reply[slot + 3] = taken, must_leave, oldest, listed
+  reply[slot], reply[slot + 1], reply[slot + 2], reply[slot + 3] = taken, must_leave, oldest, costs
   slot = slot + 4
 end
 return reply

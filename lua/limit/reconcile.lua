@@ -4,9 +4,8 @@
 
   Keys:
     KEYS[i] for each log:
-      log (ZSET): the log; the score of an entry is its timestamp in microseconds
+      log (ZSET): the log, as in admit.lua
       mark (string): when the log was last reset, as reset.lua leaves it
-      costs (HASH): as in admit.lua, if the log is a budget
 
   Arguments:
     ARGV[1] delay_us (microseconds): how long the call may have been under way
@@ -15,7 +14,7 @@
       counts (0 to 3): what it counts, as in admit.lua
       requests (count): how many follow
       for each request:
-        member (16 bytes): the UUID of the request
+        entry (16 or 24 bytes): the entry of the request, as in admit.lua; 24 bytes if the log is a budget
         places (count): how many places it takes, 1 unless the log is a budget; 0 if it was cancelled
         age_us (microseconds): how long ago it was admitted
         origin (word): here, if the process admitted it without Redis; redis, if Redis admitted it
@@ -41,15 +40,11 @@ local now_ms = math.floor(now_us / 1000)
 
 local numbers, n, errors, key, arg = {}, 0, nil, 1, 2
 while key <= #KEYS do
-  local log, mark, costs = KEYS[key], KEYS[key + 1], nil
+  local log, mark = KEYS[key], KEYS[key + 1]
   local kept_us, counts, first = tonumber(ARGV[arg]), ARGV[arg + 1], arg + 3
   arg, key = first + 4 * ARGV[arg + 2], key + 2
-  local entries, reset_us, packed = try('ZCARD', log), tonumber(call('GET', mark) or -1), nil
-  if counts == '3' then
-    costs, key = KEYS[key], key + 1
-    packed = try('HGET', costs, '')
-  end
-  local error = type(entries) == 'table' and entries.err or type(packed) == 'table' and packed.err
+  local entries, reset_us = try('ZCARD', log), tonumber(call('GET', mark) or -1)
+  local error = type(entries) == 'table' and entries.err
   if error then
     errors = errors or {}
     errors[#errors + 1] = error
@@ -60,13 +55,15 @@ while key <= #KEYS do
       -- The clock has stepped back: it is unknown which requests are older than the reset. All count.
       reset_us = -1
     end
-    local added, latest_us, total, floor_us = 0, 0, 0, -1
-    if packed then
-      total, floor_us = struct.unpack('>dd', packed)
+    local added, latest_us, name, sum = 0, 0, nil, 0
+    if counts == '3' and entries > 0 then
+      local sums = call('ZRANGE', log, 0, 0, 'WITHSCORES')
+      name, sum = sums[1], -1 - sums[2]
     end
     for a = first, arg - 1, 4 do
-      local member, places, age_us, origin = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
-      local at_us, found_us = now_us - age_us, tonumber(call('ZSCORE', log, member) or nil)
+      local entry, places, age_us, origin = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
+      local at_us, found = now_us - age_us, call('ZSCORE', log, entry)
+      local found_us = tonumber(found or nil)
       -- The age is that of the moment of sending. So the request looks newer than it is, by the time
       -- that the call was under way. If Redis had the entry and it is gone, and it may be older than
       -- the reset, then the reset has removed it, and it must not come back.
@@ -79,34 +76,42 @@ while key <= #KEYS do
       elseif found_us and (found_us > at_us or is_fixed) then
         at_us = found_us
       end
-      if costs then
-        total = total + places - (call('HGET', costs, member) or 0)
-        if places > 0 then
-          call('HSET', costs, member, places)
-        else
-          call('HDEL', costs, member)
+      local at = string.format('%.0f', at_us)
+      if counts == '3' then
+        local initial, held = struct.unpack('>d', entry, 17), 0
+        if found then
+          held = initial
+          for _, other in ipairs(call('ZRANGE', log, found, found, 'BYSCORE')) do
+            if #other == 32 and string.sub(other, 1, 24) == entry then
+              held = held + struct.unpack('>d', other, 25)
+              call('ZREM', log, other)
+            end
+          end
+        end
+        sum = sum + places - held
+        if places > 0 and places ~= initial then
+          call('ZADD', log, at, entry .. struct.pack('>d', places - initial))
         end
       end
       if places > 0 then
-        added = added + call('ZADD', log, string.format('%.0f', at_us), member)
+        added = added + call('ZADD', log, at, entry)
         latest_us = math.max(latest_us, at_us)
-      elseif found_us then
-        call('ZREM', log, member)
+      elseif found then
+        call('ZREM', log, entry)
       end
     end
-    if costs then
-      -- Without the sums of its windows: they begin anew.
-      call('HSET', costs, '', struct.pack('>dd', total, floor_us))
+    -- Without the sums of its windows: they begin anew.
+    if name then
+      call('ZREM', log, name)
+    end
+    if sum > 0 then
+      call('ZADD', log, -1 - sum, '')
     end
     if latest_us > 0 then
       local expires_ms = math.ceil((latest_us + kept_us) / 1000) + 1000
       if now_ms + call('PTTL', log) < expires_ms then
         call('PEXPIREAT', log, expires_ms)
       end
-    end
-    if costs then
-      -- As long as its log, or for a moment if that is empty.
-      call('PEXPIREAT', costs, now_ms + math.max(call('PTTL', log), 1))
     end
     numbers[n + 1], numbers[n + 2] = added, reset_us < 0 and -1 or now_us - reset_us
     n = n + 2

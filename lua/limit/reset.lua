@@ -4,7 +4,6 @@
   Keys:
     KEYS[i] for each log:
       log (ZSET): the log
-      costs (HASH): the costs of its entries, if it is a budget
       mark (string): when the log was last reset, in microseconds of the Unix epoch
 
   Arguments:
@@ -23,9 +22,9 @@ local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
 for k = 1, #ARGV do
-  local log, costs, mark, kept_us = KEYS[3 * k - 2], KEYS[3 * k - 1], KEYS[3 * k], ARGV[k]
+  local log, mark, kept_us = KEYS[2 * k - 1], KEYS[2 * k], ARGV[k]
   local ttl_ms = math.max(call('PTTL', log), math.ceil(kept_us / 1000) + 1000)
-  call('UNLINK', log, costs)
+  call('UNLINK', log)
   call('SET', mark, now_us, 'PX', ttl_ms)
 end
 return 1

@@ -3,17 +3,16 @@
 
   Keys:
     KEYS[i] for each log of each request:
-      log (ZSET): the log; the score of an entry is its timestamp in microseconds
-      costs (HASH): if the log is a budget, as in admit.lua
+      log (ZSET): the log, as in admit.lua
 
   Arguments:
     ARGV[1...] for each request:
-      member (16 bytes): the UUID of the request
       logs (count): how many of its logs follow, in the order of the KEYS
       for each log:
-        cost (places): what the request takes from now on; 0 cancels it
+        entry (16 or 24 bytes): the entry of the request, as in admit.lua; 24 bytes if the log is a budget
+        cost (places): what the request takes from now on; 0 cancels it. In a log that is no budget, a request
+          that stays is one place
         kept_us (microseconds): how long the log keeps its entries
-        is_budget (0 or 1): whether it is a budget; otherwise a request that stays is one place
 
   Reply: as in admit.lua
     REPLY[1] numbers (bytes): each a big-endian double of 8 bytes
@@ -30,46 +29,51 @@ local call, try = redis.call, redis.pcall
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
--- Changes what an entry of a budget takes, and the sums that have it: of all, and of the windows that it is in.
-local function change(costs, member, at_us, by, cost)
-  local packed = call('HGET', costs, '')
-  local sums = { struct.unpack('>' .. string.rep('d', #packed / 8), packed) }
-  sums[#sums] = nil
-  for i = 1, #sums do
-    if i == 1 or i % 3 == 1 and tonumber(at_us) > sums[i + 1] then
-      sums[i] = sums[i] + by
+-- Changes what an entry of a budget takes, and the sums that have it.
+local function change(log, entry, at, cost)
+  local first = call('ZRANGE', log, 0, 0, 'WITHSCORES')
+  local name, sum, initial, settled = first[1], -1 - first[2], struct.unpack('>d', entry, 17), nil
+  local held = initial
+  for _, other in ipairs(call('ZRANGE', log, at, at, 'BYSCORE')) do
+    if #other == 32 and string.sub(other, 1, 24) == entry then
+      settled, held = other, held + struct.unpack('>d', other, 25)
     end
   end
-  call('HSET', costs, '', struct.pack('>' .. string.rep('d', #sums), unpack(sums)))
-  if cost == 0 then
-    call('HDEL', costs, member)
-  else
-    call('HSET', costs, member, cost)
+  local windows = { struct.unpack('>' .. string.rep('d', #name / 8), name) }
+  windows[#windows] = nil
+  for i = 1, #windows, 3 do
+    if tonumber(at) <= windows[i + 2] then
+      windows[i + 1] = windows[i + 1] + cost - held
+    end
+  end
+  sum = sum + cost - held
+  call('ZREM', log, name, settled or name, cost == 0 and entry or name)
+  if cost > 0 and cost ~= initial then
+    call('ZADD', log, at, entry .. struct.pack('>d', cost - initial))
+  end
+  if sum > 0 then
+    call('ZADD', log, -1 - sum, struct.pack('>' .. string.rep('d', #windows), unpack(windows)))
   end
 end
 
 local numbers, n, errors, key, arg = {}, 0, nil, 1, 1
 while arg <= #ARGV do
-  local member, logs, live = ARGV[arg], tonumber(ARGV[arg + 1]), 0
-  arg = arg + 2
+  local logs, live = tonumber(ARGV[arg]), 0
+  arg = arg + 1
   for _ = 1, logs do
-    local log, costs, cost, kept_us, is_budget =
-      KEYS[key], KEYS[key + 1], tonumber(ARGV[arg]), ARGV[arg + 1], ARGV[arg + 2] == '1'
-    key, arg = key + (is_budget and 2 or 1), arg + 3
-    local at_us = live >= 0 and try('ZSCORE', log, member)
-    local held = is_budget and at_us and try('HGET', costs, member)
-    local error = type(at_us) == 'table' and at_us.err or type(held) == 'table' and held.err
-    if error then
+    local log, entry, cost, kept_us = KEYS[key], ARGV[arg], tonumber(ARGV[arg + 1]), ARGV[arg + 2]
+    key, arg = key + 1, arg + 3
+    local at = live >= 0 and try('ZSCORE', log, entry)
+    if type(at) == 'table' then
       live, errors = -1, errors or {}
-      errors[#errors + 1] = error
-    elseif at_us then
-      local is_live = at_us + kept_us > now_us
+      errors[#errors + 1] = at.err
+    elseif at then
+      local is_live = at + kept_us > now_us
       live = live + (is_live and 1 or 0)
-      if held and (is_live or cost == 0) then
-        change(costs, member, at_us, cost - held, cost)
-      end
-      if cost == 0 then
-        call('ZREM', log, member)
+      if #entry == 24 and (is_live or cost == 0) then
+        change(log, entry, at, cost)
+      elseif cost == 0 then
+        call('ZREM', log, entry)
       end
     end
   end

@@ -19,13 +19,6 @@ impl Keys {
         self.name(log.key.as_bytes(), log.policy.log_name())
     }
 
-    /// Returns the name of the key of the cost of each entry of a budget.
-    pub(crate) fn costs(&self, log: &LogId) -> Vec<u8> {
-        let mut name = self.log(log);
-        name.extend_from_slice(b":each");
-        name
-    }
-
     pub(crate) fn reset_mark(&self, log: &LogId) -> Vec<u8> {
         let mut name = self.log(log);
         name.extend_from_slice(b":reset");

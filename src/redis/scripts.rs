@@ -55,7 +55,7 @@ impl Scripts {
             local function pttl(log)
               local left_ms = redis.call('PTTL', log)
               return left_ms < 0 and left_ms
-                or left_ms + ms(redis.call('TIME')) - later_ms - ms(now())
+                or math.max(0, left_ms + ms(redis.call('TIME')) - later_ms - ms(now()))
             end
             local function pexpireat(log, at_ms) redis.call('PEXPIREAT', log, at_ms + later_ms) end
         ";

@@ -1,19 +1,34 @@
 //! [`Costs`]: the costs of the entries of a budget, in the order of the entries.
 
+/// What an entry of a budget takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cost {
+    /// What it took when it was admitted.
+    pub(crate) initial: u32,
+    /// What it takes since it was settled.
+    pub(crate) now: u32,
+}
+
+impl Cost {
+    pub(crate) const fn of(cost: u32) -> Self {
+        Self { initial: cost, now: cost }
+    }
+}
+
 /// Costs that can be summed and searched in logarithmic time.
 ///
 /// A binary indexed tree (Peter M. Fenwick, "A new data structure for cumulative frequency tables", 1994): node
 /// `n`, counted from 1, has the sum of the `n & -n` costs up to and including the one at `n - 1`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Costs {
-    costs: Vec<u32>,
+    costs: Vec<Cost>,
     nodes: Vec<u64>,
     /// The first costs are no longer part of it. They leave the memory when they are as many as the others.
     removed: usize,
 }
 
 impl Costs {
-    pub(super) fn get(&self, index: usize) -> u32 {
+    pub(super) fn get(&self, index: usize) -> Cost {
         self.costs[self.removed + index]
     }
 
@@ -39,7 +54,7 @@ impl Costs {
 
     pub(super) fn set(&mut self, index: usize, cost: u32) {
         let index = self.removed + index;
-        let before = std::mem::replace(&mut self.costs[index], cost);
+        let before = std::mem::replace(&mut self.costs[index].now, cost);
         let mut node = index + 1;
         while let Some(sum) = self.nodes.get_mut(node - 1) {
             *sum = *sum + u64::from(cost) - u64::from(before);
@@ -48,7 +63,7 @@ impl Costs {
     }
 
     /// Inserts a cost before an index: in logarithmic time at the end, where nearly all are added.
-    pub(super) fn insert(&mut self, index: usize, cost: u32) {
+    pub(super) fn insert(&mut self, index: usize, cost: Cost) {
         let index = self.removed + index;
         self.costs.insert(index, cost);
         self.rebuild_from(index);
@@ -87,7 +102,7 @@ impl Costs {
     fn rebuild_from(&mut self, index: usize) {
         self.nodes.truncate(index);
         for node in index + 1..=self.costs.len() {
-            let (mut sum, mut child) = (u64::from(self.costs[node - 1]), node - 1);
+            let (mut sum, mut child) = (u64::from(self.costs[node - 1].now), node - 1);
             while child > (node & (node - 1)) {
                 sum += self.nodes[child - 1];
                 child &= child - 1;
@@ -130,7 +145,7 @@ mod tests {
                 match step {
                     Step::Insert(newer, cost) => {
                         let index = length.saturating_sub(newer);
-                        costs.insert(index, cost);
+                        costs.insert(index, Cost::of(cost));
                         model.insert(index, cost);
                     }
                     Step::Remove(index) if length > 0 => {

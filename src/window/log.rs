@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use super::costs::Costs;
+use super::costs::{Cost, Costs};
 use super::entries::{Entries, Entry, count_first};
 use super::log_id::LogId;
 use super::outcome::LogOutcome;
@@ -84,8 +84,8 @@ impl Log {
         self.costs.as_ref().map_or((self.entries.len() - index) as u64, |costs| costs.from(index))
     }
 
-    fn cost_at(&self, index: usize) -> u32 {
-        self.costs.as_ref().map_or(1, |costs| costs.get(index))
+    fn cost_at(&self, index: usize) -> Cost {
+        self.costs.as_ref().map_or(Cost::of(1), |costs| costs.get(index))
     }
 
     /// Returns the index of the newest entry that has to leave before a request fits, if there is one, or
@@ -114,7 +114,11 @@ impl Log {
         QuotaReading {
             taken: u32::try_from(self.used_from(expired)).unwrap_or(u32::MAX),
             must_leave: self.must_leave(quota, cost).flatten().map(|index| self.entries[index]),
-            oldest: self.live_costs(now_us, quota.window_us()).take(most).collect(),
+            oldest: self
+                .live_costs(now_us, quota.window_us())
+                .take(most)
+                .map(|(entry, cost)| (entry, cost.now))
+                .collect(),
         }
     }
 
@@ -123,6 +127,10 @@ impl Log {
     ///
     /// The entries stay ordered by timestamp, also after the clock has stepped back.
     pub(crate) fn add(&mut self, entry: Entry, cost: Option<u32>, limit: u32) {
+        self.insert(entry, cost.map(Cost::of), limit);
+    }
+
+    fn insert(&mut self, entry: Entry, cost: Option<Cost>, limit: u32) {
         // Nearly always none: only after the clock has stepped back, or after a reply that overtook
         // others.
         let newer = self.entries.iter().rev().take_while(|other| other.at_us > entry.at_us).count();
@@ -141,7 +149,7 @@ impl Log {
             Some(index) => {
                 let cost = self.costs.as_ref().map(|costs| costs.get(index));
                 self.remove_at(index);
-                self.add(entry, cost, limit);
+                self.insert(entry, cost, limit);
             }
             None => self.add(entry, cost, limit),
         }
@@ -158,7 +166,7 @@ impl Log {
         &self,
         now_us: u64,
         window_us: u64,
-    ) -> impl Iterator<Item = (Entry, u32)> {
+    ) -> impl Iterator<Item = (Entry, Cost)> {
         let first = count_expired(&self.entries, now_us, window_us);
         (first..self.entries.len()).map(|index| (self.entries[index], self.cost_at(index)))
     }

@@ -186,14 +186,14 @@ impl History {
 
     async fn in_redis(&self, log: usize) -> Entries {
         let name = format!("tsw:{{=key}}:{}", LOGS[log]);
-        let ids: Vec<Vec<u8>> = self.redis.run(&["ZRANGE", &name, "0", "-1"]).await;
-        let costs: BTreeMap<Vec<u8>, Vec<u8>> =
-            self.redis.run(&["HGETALL", &format!("{name}:each")]).await;
-        let entry = |id: &Vec<u8>| {
-            let cost = costs.get(id).map(|cost| str::from_utf8(cost).unwrap().parse().unwrap());
-            (Uuid::from_slice(id).unwrap(), cost.unwrap_or(1))
-        };
-        ids.iter().map(entry).collect()
+        let found: Vec<Vec<u8>> = self.redis.run(&["ZRANGE", &name, "0", "-1"]).await;
+        let mut entries = BTreeMap::<Uuid, f64>::new();
+        // A budget begins with its sums. What was settled is next to its entry.
+        for entry in found.iter().skip(usize::from(log == BUDGET)) {
+            let cost = entry[16..].last_chunk().map_or(1.0, |cost| f64::from_be_bytes(*cost));
+            *entries.entry(Uuid::from_slice(&entry[..16]).unwrap()).or_default() += cost;
+        }
+        entries.into_iter().map(|(id, cost)| (id, cost as u32)).collect()
     }
 
     /// Returns how what Redis has differs from what was admitted.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::MemoryStore;
 use crate::error::StoreError;
 use crate::time::micros;
-use crate::window::{Check, Entry, LogId, LogOutcome};
+use crate::window::{Check, Cost, Entry, LogId, LogOutcome};
 
 /// A ban that this process has imposed or seen.
 pub(in crate::store) struct BanSnapshot {
@@ -72,19 +72,19 @@ impl MemoryStore {
     }
 
     /// Returns a part of a log: the requests after the timestamp `after_us` that take about `most` places,
-    /// oldest first, each with its places and when it was admitted. The second value is the `after_us` of
+    /// oldest first, each with its cost and when it was admitted. The second value is the `after_us` of
     /// the next part, or `None` if this is the last one.
     pub(in crate::store) fn entries_after(
         &self,
         log: &LogId,
         after_us: Option<u64>,
         most: usize,
-    ) -> (Vec<(Uuid, u32, Instant)>, Option<u64>) {
+    ) -> (Vec<(Uuid, Cost, Instant)>, Option<u64>) {
         let (hash, shard) = self.0.lock_one(log);
         let Some(slot) = shard.find(hash, log) else { return (Vec::new(), None) };
         let now_us = self.0.now_us();
         let entries = shard.log(slot).entries.live_costs(now_us, log.policy.retention_us());
-        let is_after = |(entry, _): &(Entry, u32)| after_us.is_none_or(|it| entry.at_us > it);
+        let is_after = |(entry, _): &(Entry, Cost)| after_us.is_none_or(|it| entry.at_us > it);
         let (mut requests, mut last_us) = (Vec::new(), None);
         for (entry, cost) in entries.filter(is_after) {
             // Entries of one timestamp must be in one part.

@@ -22,6 +22,8 @@ const RETRY_PAUSE: Duration = Duration::from_millis(750);
 /// What a process knows of a request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
+    /// How many places it took when it was admitted.
+    pub(super) initial: u32,
     /// How many places it takes. 0 if it was cancelled, or refused although Redis may have counted it.
     pub(super) places: u32,
     /// When it was admitted.
@@ -211,7 +213,8 @@ impl State {
     /// Takes note of a request that was admitted here, or by a Redis that may have lost it.
     pub(super) fn admit(&mut self, check: &Check, at: Instant, origin: Origin) {
         for (log, places) in check.costs().filter(|(_, places)| *places > 0) {
-            self.set(log, log.entry_id(check.id), Request { places, at, origin });
+            let request = Request { initial: places, places, at, origin };
+            self.set(log, log.entry_id(check.id), request);
         }
     }
 
@@ -223,14 +226,14 @@ impl State {
         now: Instant,
     ) -> Result<(), StoreError> {
         self.ensure_room(check, now)?;
-        for log in &check.logs {
+        for (log, initial) in check.costs() {
             let Some(places) = log.settled_cost(places) else { continue };
             let earlier = self.logs.get(log).and_then(|it| it.requests.get(&check.id));
             let request = match earlier {
                 // A cancelled request has no place left to settle.
                 Some(earlier) if earlier.places == 0 => continue,
                 Some(earlier) => Request { places, ..*earlier },
-                None => Request { places, at: now, origin: Origin::Kept },
+                None => Request { initial, places, at: now, origin: Origin::Kept },
             };
             self.set(log, check.id, request);
         }

@@ -154,10 +154,10 @@ impl Inner {
         let mut known: HashMap<Uuid, Request> = HashMap::new();
         if let Some(whole) = writer.whole {
             let (part, after_us) = self.local.entries_after(log, whole.after_us, MOST_PLACES);
-            known.extend(
-                part.into_iter()
-                    .map(|(id, places, at)| (id, Request { places, at, origin: Origin::Redis })),
-            );
+            known.extend(part.into_iter().map(|(id, cost, at)| {
+                let (initial, places, origin) = (cost.initial, cost.now, Origin::Redis);
+                (id, Request { initial, places, at, origin })
+            }));
             next = after_us.map(|after_us| Whole { after_us: Some(after_us), ..whole });
         }
         // What the journal says of a request is more exact than its entries, unless the journal expects that

@@ -40,6 +40,16 @@ fn counts_number(log: &LogId) -> u8 {
     }
 }
 
+/// Returns a request's entry in a log as the scripts know it: its identity there, and in a budget what it cost when it
+/// was admitted.
+fn entry(log: &LogId, id: Uuid, initial: u32) -> SmallVec<[u8; 24]> {
+    let mut entry = SmallVec::from_slice(id.as_bytes());
+    if log.is_budget() {
+        entry.extend_from_slice(&f64::from(initial).to_be_bytes());
+    }
+    entry
+}
+
 /// A check for `admit.lua`.
 pub(super) struct CheckRequest {
     pub(super) check: Arc<Check>,
@@ -55,16 +65,15 @@ impl CheckRequest {
         self.check.logs.iter().filter(|log| log.is_budget())
     }
 
-    fn with_values(&self) -> impl Iterator<Item = &LogId> {
-        self.check.logs.iter().filter(|log| log.policy.counts() == Counts::Distinct)
+    /// The logs in which the request has another entry than its identity, each with its cost.
+    fn with_entries(&self) -> impl Iterator<Item = (&LogId, u32)> {
+        let has = |log: &LogId| log.is_budget() || log.policy.counts() == Counts::Distinct;
+        self.check.costs().filter(move |(log, _)| has(log))
     }
 
     fn add_keys(&self, keys: &Keys, command: &mut Cmd) {
         for log in &self.check.logs {
             command.arg(keys.log(log));
-        }
-        for log in self.budgets() {
-            command.arg(keys.costs(log));
         }
         for (log, _) in self.penalties() {
             command.arg(keys.ban_record(log)).arg(keys.strikes(log));
@@ -79,11 +88,11 @@ impl CheckRequest {
         add(f64::from(u8::from(check.wants_reset)));
         add(check.logs.len() as f64);
         add(self.penalties().count() as f64);
-        add(self.with_values().count() as f64);
+        add(self.with_entries().count() as f64);
         add(self.budgets().count() as f64);
         for (log, cost) in check.costs() {
             let policy = &log.policy;
-            add(f64::from(cost));
+            add(if log.is_budget() { 0.0 } else { f64::from(cost) });
             // Every length of time is an exact integer in a double.
             add(policy.retention_us() as f64);
             add(policy.quotas().len() as f64);
@@ -162,7 +171,11 @@ impl BatchedRequest for CheckRequest {
 
     fn shape(&self) -> Self::Shape {
         let costs = self.check.costs();
-        let logs = costs.map(|(log, cost)| (Arc::as_ptr(&log.policy).addr(), cost)).collect();
+        // What a request takes of a budget is part of its entry.
+        let in_shape = |log: &LogId, cost| if log.is_budget() { 0 } else { cost };
+        let logs = costs
+            .map(|(log, cost)| (Arc::as_ptr(&log.policy).addr(), in_shape(log, cost)))
+            .collect();
         (self.mode, self.check.wants_reset, logs)
     }
 
@@ -171,10 +184,7 @@ impl BatchedRequest for CheckRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let count = |request: &Self| {
-            let budgets = request.budgets().count();
-            request.check.logs.len() + budgets + 2 * request.penalties().count()
-        };
+        let count = |request: &Self| request.check.logs.len() + 2 * request.penalties().count();
         let mut command = script.command(requests.clone().map(count).sum());
         requests.clone().for_each(|request| request.add_keys(keys, &mut command));
         let mut rest = requests;
@@ -187,8 +197,8 @@ impl BatchedRequest for CheckRequest {
             for request in rest.clone().take(count) {
                 let id = request.check.id;
                 command.arg(id.as_bytes());
-                for log in request.with_values() {
-                    command.arg(log.entry_id(id).as_bytes());
+                for (log, cost) in request.with_entries() {
+                    command.arg(&entry(log, log.entry_id(id), cost)[..]);
                 }
             }
             rest.nth(count - 1);
@@ -238,19 +248,16 @@ impl BatchedRequest for SettleRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let logs = requests.clone().flat_map(Self::logs);
-        let budgets = logs.clone().filter(|(log, _)| log.is_budget()).count();
-        let mut command = script.command(logs.clone().count() + budgets);
-        for (log, _) in logs {
+        let logs = || requests.clone().flat_map(Self::logs);
+        let mut command = script.command(logs().count());
+        for (log, ..) in logs() {
             command.arg(keys.log(log));
-            if log.is_budget() {
-                command.arg(keys.costs(log));
-            }
         }
         for request in requests {
-            command.arg(request.check.id.as_bytes()).arg(request.logs().count());
-            for (log, cost) in request.logs() {
-                command.arg(cost).arg(log.policy.retention_us()).arg(u8::from(log.is_budget()));
+            command.arg(request.logs().count());
+            for (log, initial, cost) in request.logs() {
+                command.arg(&entry(log, request.check.id, initial)[..]);
+                command.arg(cost).arg(log.policy.retention_us());
             }
         }
         command
@@ -265,9 +272,10 @@ impl BatchedRequest for SettleRequest {
 }
 
 impl SettleRequest {
-    /// The logs that change, each with the number of entries that the request has from now on.
-    fn logs(&self) -> impl Iterator<Item = (&LogId, u32)> + Clone {
-        self.check.logs.iter().filter_map(|log| Some((log, log.settled_cost(self.cost)?)))
+    /// The logs that change, each with what the request took at first and what it takes from now on.
+    fn logs(&self) -> impl Iterator<Item = (&LogId, u32, u32)> {
+        let costs = self.check.costs();
+        costs.filter_map(|(log, initial)| Some((log, initial, log.settled_cost(self.cost)?)))
     }
 }
 
@@ -308,13 +316,9 @@ impl BatchedRequest for ReconcileRequest {
         script: &Script,
         keys: &Keys,
     ) -> Cmd {
-        let budgets = requests.clone().filter(|request| request.log.is_budget()).count();
-        let mut command = script.command(2 * requests.clone().count() + budgets);
+        let mut command = script.command(2 * requests.clone().count());
         for request in requests.clone() {
             command.arg(keys.log(&request.log)).arg(keys.reset_mark(&request.log));
-            if request.log.is_budget() {
-                command.arg(keys.costs(&request.log));
-            }
         }
         let delay = requests.clone().map(|request| request.longest_delay).max();
         command.arg(micros(delay.unwrap_or_default()));
@@ -323,9 +327,9 @@ impl BatchedRequest for ReconcileRequest {
         for request in requests {
             command.arg(request.log.policy.retention_us());
             command.arg(counts_number(&request.log)).arg(request.requests.len());
-            for (id, Request { places, at, origin }) in &request.requests {
+            for (id, Request { initial, places, at, origin }) in &request.requests {
                 let age_us = micros(now.saturating_duration_since(*at));
-                command.arg(id.as_bytes()).arg(places).arg(age_us);
+                command.arg(&entry(&request.log, *id, *initial)[..]).arg(places).arg(age_us);
                 command.arg(match origin {
                     Origin::Here => "here",
                     Origin::Redis => "redis",
@@ -399,9 +403,9 @@ pub(super) async fn impose(
 /// Empties logs with `reset.lua`.
 pub(super) async fn reset(client: &Client, logs: &[LogId]) -> Result<(), StoreError> {
     let (keys, script) = (client.keys(), &client.scripts().reset);
-    let mut command = script.command(3 * logs.len());
+    let mut command = script.command(2 * logs.len());
     for log in logs {
-        command.arg(keys.log(log)).arg(keys.costs(log)).arg(keys.reset_mark(log));
+        command.arg(keys.log(log)).arg(keys.reset_mark(log));
     }
     for log in logs {
         command.arg(log.policy.retention_us());
@@ -427,17 +431,15 @@ pub(super) async fn explain(
     let (keys, script) = (client.keys(), &client.scripts().explain);
     let penalty = log.policy.get_penalty();
     let within_us = penalty.and_then(|it| it.strikes()).map_or(0, |strikes| strikes.window_us());
-    let mut command = script.command(3 + usize::from(log.is_budget()));
+    let mut command = script.command(3);
     command.arg(keys.log(log)).arg(keys.ban_record(log)).arg(keys.strikes(log));
-    if log.is_budget() {
-        command.arg(keys.costs(log));
-    }
     command.arg(cost).arg(MAX_LISTED).arg(within_us);
     // A new request in flight has no entry yet.
     match log.value() {
         Some(value) if log.policy.counts() == Counts::Distinct => command.arg(value.as_bytes()),
         _ => command.arg(""),
     };
+    command.arg(u8::from(log.is_budget()));
     for quota in log.policy.quotas() {
         command.arg(quota.limit()).arg(quota.window_us());
     }
