@@ -229,7 +229,7 @@ impl Policy {
         self.log_name = match self.counts {
             Counts::Requests => name.into(),
             // The unit is shown to clients only.
-            Counts::Bytes => format!("{name}:{}", Counts::Costs.name()).into(),
+            Counts::Costs | Counts::Bytes => format!("{name}:budget").into(),
             counts => format!("{name}:{}", counts.name()).into(),
         };
     }

@@ -137,8 +137,8 @@ pub trait Store: Send + Sync + 'static {
     /// Sets what the check's identity takes in each of its logs.
     ///
     /// - In a [budget](crate::Policy::budget) it is `cost` from then on, whatever the quotas are. In another log it
-    ///   stays one place. With a cost of 0 the entry is removed. The timestamp stays. [`Check::costs`] is ignored: an
-    ///   earlier call may have set another cost.
+    ///   stays one place. With a cost of 0 the entry is removed. The timestamp stays. [`Check::costs`] has
+    ///   what the request cost when it was admitted: an earlier call may have set another cost.
     /// - The check may have only some of the logs of the admission. Then the others are not changed.
     /// - A log without an entry of the identity is not changed, and neither is one whose entry has
     ///   left the longest window of the check's policy. With a cost of 0 these are removed too.

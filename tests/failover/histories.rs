@@ -26,7 +26,7 @@ const MOST_TOKENS: u32 = 120;
 const BUDGET: usize = 1;
 const IN_FLIGHT: usize = 2;
 const VALUES: usize = 3;
-const LOGS: [&str; 4] = ["user:1h", "tokens:1h:costs", "jobs:1h:in_flight", "peers:1h:distinct"];
+const LOGS: [&str; 4] = ["user:1h", "tokens:1h:budget", "jobs:1h:in_flight", "peers:1h:distinct"];
 const MS: Duration = Duration::from_millis(1);
 
 /// The places of each request in a log.

@@ -13,7 +13,7 @@ test_support::on_every_store!(
     long_list_is_cut,
 );
 
-const LOG: &str = "tsw:{=alice}:user:1h:costs";
+const LOG: &str = "tsw:{=alice}:user:1h:budget";
 
 fn limiter(policy: &str, store: impl Store) -> Limiter {
     let quotas = policy.split(',').map(|quota| quota.parse().unwrap());

@@ -170,7 +170,7 @@ async fn deleted_log_of_a_budget_is_empty() {
     let limiter = Limiter::new(policy, redis.store_without_deny_cache().await);
     let check = async || limiter.check_cost("alice", 10).await.unwrap();
     assert!(check().await.is_admitted());
-    redis.run::<()>(&["DEL", "tsw:{=alice}:tokens:1h:costs"]).await;
+    redis.run::<()>(&["DEL", "tsw:{=alice}:tokens:1h:budget"]).await;
     assert!(check().await.is_admitted());
     let denied = check().await;
     assert!(denied.denied().is_some_and(|it| it.retry_after() > Duration::from_secs(3_500)));

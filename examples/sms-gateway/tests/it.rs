@@ -112,7 +112,8 @@ async fn a_fleet_holds_a_receiver_to_one_limit_also_after_a_change() {
     assert_eq!(put(&late, "/policies/receiver", "10/10m").await, 200);
     receiver_is(&one, "10/10m").await;
     assert_eq!(sent_by_both([&one, &late], ALICE).await, 3);
-    assert_eq!(redis.run::<usize>(&["ZCARD", "sms:{=bank}:institution:1h:costs"]).await, 10);
+    // With the sums of the budget.
+    assert_eq!(redis.run::<usize>(&["ZCARD", "sms:{=bank}:institution:1h:budget"]).await, 11);
 
     // One that has not seen a change can't undo it.
     two.signal("STOP");

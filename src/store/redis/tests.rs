@@ -143,7 +143,7 @@ async fn admission_being_written_is_settled() {
     let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(LIMIT)).budget());
     for (key, actual) in [("alice", 5), ("bob", 1)] {
         let reserved = Check::new([LogId::new(policy.clone(), key)]).at_cost(3);
-        let log = format!("{}:costs", name(key));
+        let log = format!("{}:budget", name(key));
         proxy.set(Fault::Delay(Duration::from_millis(100)));
         assert!(store.decide_as_in_an_outage(&reserved));
         // With the sums.
@@ -291,7 +291,7 @@ impl Clocked {
 
     /// Returns the places of each request.
     async fn entries(&mut self) -> BTreeMap<Uuid, u32> {
-        const LOG: &str = "clock:{=alice}:user:1h:costs";
+        const LOG: &str = "clock:{=alice}:user:1h:budget";
         let found: Vec<(Vec<u8>, f64)> =
             self.connection.zrange_withscores(LOG, 0, -1).await.unwrap();
         let mut entries = BTreeMap::<Uuid, f64>::new();
