@@ -159,11 +159,7 @@ while key <= #KEYS do
       sum_of[k] = sum_of[k] - sum
       local windows = windows_of[k]
       for i = 1, windows and #windows or 0, 3 do
-        if windows[i + 2] < until_us then
-          windows[i + 1], windows[i + 2] = 0, until_us
-        else
-          windows[i + 1] = windows[i + 1] - sum
-        end
+        windows[i + 1] = windows[i + 2] < until_us and 0 or windows[i + 1] - sum
       end
     end
 
@@ -292,8 +288,8 @@ while key <= #KEYS do
         end
         if used + needed > limit then
           wait_us = window_us
-          if needed > limit then
-            -- It never fits.
+          if needed > limit or is_cut then
+            -- It never fits, or the sum is too high and the request has to be sent again.
           elseif counts == 3 then
             wait_us = wait_of(k, window_us, used + needed - limit)
           else
