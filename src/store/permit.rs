@@ -16,8 +16,9 @@ use crate::window::{Check, LogId};
 /// The places that a request holds under policies that count requests [in flight](crate::Policy::in_flight).
 ///
 /// [`Limiter::acquire`](crate::Limiter::acquire) and [`Limiter::hold`](crate::Limiter::hold) return it. Dropping it gives
-/// the places back, and [`release`](Self::release) waits for that. While it lives, a task renews their leases, three times within the shortest. If the store fails
-/// for a whole lease, the places are free for others until it answers again, and the holder is not told.
+/// the places back, and [`release`](Self::release) waits for that. While it lives, a task renews their leases, three
+/// times within the shortest. If the store fails for a whole lease, the places are free for others until it answers
+/// again, and the holder is not told.
 ///
 /// Store it in a variable that lives as long as the work: `let _ = ...` drops it at once, and `let _permit = ...` at
 /// the end of the block. It needs a tokio runtime. Without one, no lease is renewed, and a permit on Redis that is
