@@ -1,6 +1,7 @@
 //! [`Limiter`]: rate limiting without HTTP.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use crate::failure::FailurePolicy;
 use crate::key::Key;
 use crate::offenders::TopOffenders;
 use crate::policy::{Policy, PolicyHandle};
-use crate::store::{Permit, Store, admit_if_open, conclude};
+use crate::store::{PendingCheck, Permit, Store, admit_if_open, conclude};
 use crate::waiting::{Bounds, DEFAULT_MAX_WAITERS, WaitError, Waiting, until_admitted};
 use crate::window::{Admitted, Check, Decision, Explanation, LogCost, LogId, Usage};
 
@@ -119,7 +120,8 @@ impl Limiter {
 
     /// Admits and counts one request of `key`, or denies it without a trace in the log.
     ///
-    /// If the caller drops the future before it is ready, the request may have been counted.
+    /// If the caller drops the future before it is ready, the request may have been counted. Places
+    /// [in flight](crate::Policy::in_flight), which nobody would give back, come free.
     ///
     /// ```
     /// use std::net::IpAddr;
@@ -678,7 +680,8 @@ impl Limiter {
 
     async fn decide(&self, check: Check) -> Result<Decision, StoreError> {
         check.ensure_admissible().inspect_err(|error| error.report_once(&self.cost_reported))?;
-        let outcome = self.store.admit(&check).await;
+        let mut pending = PendingCheck::send(&self.store, check, false);
+        let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
         let decision = conclude(check, outcome, false);
         if let (Some(offenders), Ok(decision)) = (&self.offenders, &decision) {
             offenders.record(decision);

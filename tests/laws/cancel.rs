@@ -13,7 +13,9 @@ use tokio::time::sleep;
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota, SlidingWindowLayer};
+use tower_sliding_window::{
+    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer,
+};
 
 fn limiter(store: impl Store) -> Limiter {
     Limiter::new(Quota::per_minute(3), store)
@@ -103,7 +105,7 @@ async fn hang_up_before_the_outcome_frees_the_place() {
     let remaining = async || limiter.peek("alice").await.unwrap().remaining();
     proxy.set(Fault::Delay(Duration::from_millis(300)));
     let by_default = by_user(Quota::per_minute(3), store.clone());
-    for (layer, left) in [(by_default, 2), (layer(store), 2)] {
+    for (layer, left) in [(by_default, 2), (layer(store.clone()), 2)] {
         let service = layer.layer(service_fn(handler));
         let before = remaining().await;
         let request = tokio::spawn(service.oneshot(request("200")));
@@ -113,6 +115,14 @@ async fn hang_up_before_the_outcome_frees_the_place() {
         sleep(Duration::from_millis(900)).await;
         assert_eq!(remaining().await, left, "a hang-up cancels nothing by default");
     }
+
+    let jobs = PolicyHandle::new(Policy::new("jobs").quota(Quota::per_hour(1)).in_flight());
+    let (near, far) = (Limiter::new(&jobs, redis.store().await), Limiter::new(&jobs, store));
+    let free = async || near.peek("alice").await.unwrap().remaining();
+    let check = tokio::spawn(async move { far.check("alice").await });
+    eventually("the place is taken", async || free().await == 0).await;
+    check.abort();
+    eventually("nobody would give it back", async || free().await == 1).await;
 }
 
 #[tokio::test(start_paused = true)]
