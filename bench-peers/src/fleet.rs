@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinSet;
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{Limiter, Quota};
+use tower_sliding_window::{Limiter, Policy, Quota, RedisStore};
 
 use crate::peers::{LIMIT, MINUTE, Textbook, patient};
 use crate::programs::{cpu, redis_pid, start};
@@ -23,6 +23,9 @@ const USERS: usize = 500;
 /// How many checks one process has under way, and how many it makes with each.
 const TASKS: usize = 64;
 const EACH: usize = 500;
+/// How many requests a user of a budget makes, and of the plain quota beside it.
+const OF_A_USER: usize = 10;
+const MOST_TOKENS: u32 = 100_000;
 
 /// What checks.
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -35,6 +38,7 @@ pub(crate) enum Checks {
 #[derive(Clone)]
 enum Connected {
     Ours(Limiter),
+    Budget(Limiter),
     Textbook(Textbook),
 }
 
@@ -52,9 +56,23 @@ impl Connected {
         Ok(Self::Ours(Limiter::new(Quota::new(LIMIT, MINUTE), patient().connect(servers).await?)))
     }
 
+    /// Has room for all requests of a user, as what the same number of requests fills.
+    fn with_budget(store: &RedisStore) -> [Self; 2] {
+        let quota = |limit| Quota::new(limit, MINUTE);
+        let (requests, tokens) = (OF_A_USER as u32, OF_A_USER as u32 * MOST_TOKENS);
+        let budget = Policy::new("tokens").quota(quota(tokens)).budget();
+        let limiters = [Policy::new("plain").quota(quota(requests)), budget];
+        let [plain, budget] = limiters.map(|policy| Limiter::new(policy, store.clone()));
+        [Self::Ours(plain), Self::Budget(budget)]
+    }
+
     async fn admit(&self, user: &str) -> Result<bool> {
         Ok(match self {
             Self::Ours(limiter) => limiter.check(user).await?.is_admitted(),
+            Self::Budget(limiter) => {
+                let cost = fastrand::u32(1..=MOST_TOKENS);
+                limiter.check_cost(user, cost).await?.is_admitted()
+            }
             Self::Textbook(textbook) => textbook.admit(user, LIMIT).await?,
         })
     }
@@ -68,8 +86,9 @@ pub(crate) async fn run(rounds: usize) -> Result<Table> {
     let ours = Checks::Ours.connect(&redis.url()).await?;
     let textbook = Checks::Textbook.connect(&textbook_redis.url()).await?;
     let on_cluster = Connected::ours(RedisServers::cluster(cluster.urls())?).await?;
+    let [plain, budget] = Connected::with_budget(&patient().connect(redis.url()).await?);
 
-    let mut costs = [const { Vec::new() }; 7];
+    let mut costs = [const { Vec::new() }; 9];
     for round in 0..=rounds {
         eprintln!("fleet: round {round} of {rounds}");
         let mut seen = Vec::new();
@@ -78,15 +97,18 @@ pub(crate) async fn run(rounds: usize) -> Result<Table> {
             seen.push(fleet.check(round, LIMIT as usize - 1).await?);
         }
         let redis = std::slice::from_ref(&redis);
-        seen.push(check_at_once(&ours, redis, round).await?);
-        seen.push(check_at_once(&textbook, std::slice::from_ref(&textbook_redis), round).await?);
-        seen.push(check_at_once(&on_cluster, &cluster.nodes, round).await?);
+        seen.push(check_at_once(&ours, redis, round, 1).await?);
+        seen.push(check_at_once(&textbook, std::slice::from_ref(&textbook_redis), round, 1).await?);
+        seen.push(check_at_once(&on_cluster, &cluster.nodes, round, 1).await?);
+        seen.push(check_at_once(&plain, redis, round, OF_A_USER).await?);
+        seen.push(check_at_once(&budget, redis, round, OF_A_USER).await?);
         // The first round warms up.
         if round > 0 {
             costs.iter_mut().zip(seen).for_each(|(costs, seen)| costs.push(seen));
         }
     }
-    let [new, later, new_textbook, later_textbook, one, one_textbook, busiest] = costs;
+    let [new, later, new_textbook, later_textbook, one, one_textbook, busiest, plain, budget] =
+        costs;
     let mut table = Table::of_goals("A fleet, one process, and a Cluster");
     table.goal("new users: Redis CPU / textbook script", new, new_textbook, 1.05);
     let name = "their 2nd to 5th request: Redis CPU / textbook script";
@@ -96,12 +118,19 @@ pub(crate) async fn run(rounds: usize) -> Result<Table> {
     // Three servers should do 1.7 times the work of one.
     let name = "the same on a Cluster of three: CPU of the busiest / one server";
     table.goal(name, busiest, one, 0.59);
+    let name = "one process with 64 under way, ten requests a user: budget of tokens / plain quota";
+    table.goal(name, budget, plain, 1.3);
     Ok(table)
 }
 
-/// Makes the checks of new users from many tasks. Returns the CPU time of the busiest server for a decision, in
-/// microseconds.
-async fn check_at_once(checks: &Connected, servers: &[Redis], round: usize) -> Result<f64> {
+/// Makes the checks of new users from many tasks, so many of each. Returns the CPU time of the busiest server for a
+/// decision, in microseconds.
+async fn check_at_once(
+    checks: &Connected,
+    servers: &[Redis],
+    round: usize,
+    of_a_user: usize,
+) -> Result<f64> {
     let mut before = Vec::new();
     for server in servers {
         let pid = redis_pid(server).await?;
@@ -111,8 +140,9 @@ async fn check_at_once(checks: &Connected, servers: &[Redis], round: usize) -> R
     for task in 0..TASKS {
         let checks = checks.clone();
         tasks.spawn(async move {
-            for user in 0..EACH {
-                ensure!(checks.admit(&format!("r{round}t{task:02}-{user:04}")).await?, "a denial");
+            for check in 0..EACH {
+                let user = format!("r{round}t{task:02}-{:04}", check / of_a_user);
+                ensure!(checks.admit(&user).await?, "a denial");
             }
             Ok(())
         });
