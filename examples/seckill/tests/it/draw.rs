@@ -331,7 +331,9 @@ async fn a_draw_that_is_lost_is_a_503() {
     redis.run::<()>(&["FLUSHALL"]).await;
     eventually("it is seen", async || server.get("/seckill/iphone").await.status == 503).await;
     assert_eq!(order(&server, "alice", &ticket).await.problem(503), "/problems/stock-lost");
-    assert_eq!(enter(&server, "bob").await.problem(503), "/problems/stock-lost");
+    let unsold = enter(&server, "bob").await;
+    assert_eq!(unsold.problem(503), "/problems/stock-lost");
+    assert_eq!(unsold.document()["detail"], "Nothing was changed.");
     let live = ask(&server, "GET", "/admin/live", "").await.json();
     assert_eq!(live["orders"][5], json!(["unavailable", 2]));
     for op in ["enter", "entry", "order", "tick"] {
