@@ -9,8 +9,8 @@
           UUID of its request and what this cost when it was admitted, a big-endian double. If it was settled, a second
           entry of the same timestamp has the first one's bytes and by how much the cost has changed. The first
           entry of a budget, the only one with a score below 0, has the sums: its score is -1 less the sum of
-          all costs, and its bytes are three doubles for each shorter window that was asked for: its length in
-          microseconds, the sum of what has left it, and the timestamp up to which this has left
+          all costs, and its bytes are three doubles for each shorter window that was asked for, at most 64: its
+          length in microseconds, the sum of what has left it, and the timestamp up to which this has left
       for each log whose policy has a penalty:
         record (HASH): the ban record: until, level, reason, episode_until, length
         strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
@@ -78,7 +78,7 @@
     over. None of these becomes shorter.
 ]]
 local call, try, format, rep = redis.call, redis.pcall, string.format, string.rep
-local new, again, peek, most_expired, most_strikes, most_costs = 0, 1, 2, 256, 100, 1000
+local new, again, peek, most_expired, most_strikes, most_costs, most_windows = 0, 1, 2, 256, 100, 1000, 64
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 -- As text: a number becomes text anew for each command, and slowly.
@@ -170,6 +170,9 @@ while key <= #KEYS do
         at = at + 3
       end
       if not windows[at] then
+        if at > 3 * most_windows then
+          windows, at = { unpack(windows, 4) }, at - 3
+        end
         windows[at], windows[at + 1], windows[at + 2] = window_us, 0, -1
       end
       local since_us, until_us, sum = math.max(now_us - window_us, -1), windows[at + 2], nil

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use test_support::warnings::Warnings;
-use test_support::{Redis, on_every_store};
+use test_support::{Redis, admit_cost, on_every_store};
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
@@ -163,6 +163,23 @@ async fn log_lives_for_its_retention() {
 }
 
 /// As an operator may, who knows no other way to reset a key.
+/// A controller may change a window again and again while the log of a key lives.
+#[tokio::test]
+async fn budget_keeps_sums_for_few_windows() {
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    for second in 1..=100 {
+        let quota = Quota::new(1_000, Duration::from_secs(1_000 + second));
+        let policy = Policy::new("tokens").quota(quota).keep_for(Duration::from_secs(3_600));
+        let limiter = Limiter::new(policy.budget(), store.clone());
+        let remaining = admit_cost(&limiter, 3).await.remaining();
+        assert_eq!(u64::from(remaining), 1_000 - 3 * second);
+    }
+    let log = "tsw:{=alice}:tokens:1h:budget";
+    let [sums]: [Vec<u8>; 1] = redis.run(&["ZRANGE", log, "0", "0"]).await;
+    assert_eq!(sums.len(), 64 * 24);
+}
+
 #[tokio::test]
 async fn deleted_log_of_a_budget_is_empty() {
     let redis = Redis::start().await;
