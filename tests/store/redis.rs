@@ -162,7 +162,6 @@ async fn log_lives_for_its_retention() {
     }
 }
 
-/// As an operator may, who knows no other way to reset a key.
 /// A controller may change a window again and again while the log of a key lives.
 #[tokio::test]
 async fn budget_keeps_sums_for_few_windows() {
@@ -180,6 +179,7 @@ async fn budget_keeps_sums_for_few_windows() {
     assert_eq!(sums.len(), 64 * 24);
 }
 
+/// As an operator may, who knows no other way to reset a key.
 #[tokio::test]
 async fn deleted_log_of_a_budget_is_empty() {
     let redis = Redis::start().await;
