@@ -12,6 +12,8 @@ mod commands;
 mod connection;
 mod health;
 mod keys;
+#[cfg(feature = "cluster")]
+mod nodes;
 mod reply;
 mod scan;
 mod scripts;

@@ -16,7 +16,10 @@
         strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
 
   Arguments:
-    ARGV[1...] for each group of requests that differ in their keys only, in the order of the keys:
+    ARGV[1] more (count): how many keys follow that are not in KEYS, because they are in other slots of this node
+      of a Cluster. The script declares none of them, and meets an error if the slot has moved
+    ARGV[2...] these keys, and then, for each group of requests that differ in their keys only, in the order of
+      the keys:
       shape (bytes): numbers, each a big-endian double of 8 bytes, which cost less than arguments
         requests (count): how many the group has
         mode (0, 1 or 2): 1 if a request may have been recorded already, 2 to record nothing
@@ -90,7 +93,12 @@ local left, left_of, expires_ms, expires_of
 local entry_of, cost_of, sum_of, name_of, windows_of, changed, is_cut
 local open, trim, used_of, wait_of, write
 
-local numbers, n, errors, key, arg = { now_us }, 1, nil, 1, 1
+local more, declared = tonumber(ARGV[1]), #KEYS
+for i = 1, more do
+  KEYS[declared + i] = ARGV[1 + i]
+end
+
+local numbers, n, errors, key, arg = { now_us }, 1, nil, 1, 2 + more
 while key <= #KEYS do
   local packed = ARGV[arg]
   local shape = { struct.unpack('>' .. rep('d', #packed / 8), packed) }
@@ -136,8 +144,10 @@ while key <= #KEYS do
     open = function(k, entry)
       local log = KEYS[k]
       entry_of[k], cost_of[k], sum_of[k], name_of[k] = entry, cost_in(entry), 0, ''
-      local ttl_ms, score = call('PTTL', log), nil
-      if ttl_ms > -2 then
+      local ttl_ms, score = try('PTTL', log), nil
+      if type(ttl_ms) == 'table' then
+        return -2, ttl_ms.err
+      elseif ttl_ms > -2 then
         score = try('ZSCORE', log, '')
         if type(score) == 'table' then
           return ttl_ms, score.err

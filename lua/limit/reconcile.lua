@@ -8,17 +8,19 @@
       mark (string): when the log was last reset, as reset.lua leaves it
 
   Arguments:
-    ARGV[1] delay_us (microseconds): how long the call may have been under way
-    ARGV[2...] for each log:
-      kept_us (microseconds): how long it keeps its entries
-      counts (0 to 3): what it counts, as in admit.lua
-      requests (count): how many follow
-      for each request:
-        entry (16 or 24 bytes): the entry of the request, as in admit.lua; 24 bytes if the log is a budget
-        places (count): how many places it takes, 1 unless the log is a budget; 0 if it was cancelled
-        age_us (microseconds): how long ago it was admitted
-        origin (word): here, if the process admitted it without Redis; redis, if Redis admitted it
-          and may have lost it; kept, if Redis has it unless it was removed
+    ARGV[1] more (count): how many keys follow that are not in KEYS, as in admit.lua
+    ARGV[2...] these keys, and then:
+      delay_us (microseconds): how long the call may have been under way
+      for each log:
+        kept_us (microseconds): how long it keeps its entries
+        counts (0 to 3): what it counts, as in admit.lua
+        requests (count): how many follow
+        for each request:
+          entry (16 or 24 bytes): the entry of the request, as in admit.lua; 24 bytes if the log is a budget
+          places (count): how many places it takes, 1 unless the log is a budget; 0 if it was cancelled
+          age_us (microseconds): how long ago it was admitted
+          origin (word): here, if the process admitted it without Redis; redis, if Redis admitted it
+            and may have lost it; kept, if Redis has it unless it was removed
 
   Reply: as in admit.lua
     REPLY[1] numbers (bytes): each a big-endian double of 8 bytes
@@ -33,24 +35,30 @@
   TTL: of a log as in admit.lua. It never becomes shorter.
 ]]
 local call, try = redis.call, redis.pcall
-local delay_us = tonumber(ARGV[1])
+local more, declared = tonumber(ARGV[1]), #KEYS
+for i = 1, more do
+  KEYS[declared + i] = ARGV[1 + i]
+end
+
+local delay_us = tonumber(ARGV[2 + more])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 local now_ms = math.floor(now_us / 1000)
 
-local numbers, n, errors, key, arg = {}, 0, nil, 1, 2
+local numbers, n, errors, key, arg = {}, 0, nil, 1, 3 + more
 while key <= #KEYS do
   local log, mark = KEYS[key], KEYS[key + 1]
   local kept_us, counts, first = tonumber(ARGV[arg]), ARGV[arg + 1], arg + 3
   arg, key = first + 4 * ARGV[arg + 2], key + 2
-  local entries, reset_us = try('ZCARD', log), tonumber(call('GET', mark) or -1)
-  local error = type(entries) == 'table' and entries.err
+  local entries, reset_us = try('ZCARD', log), try('GET', mark)
+  local error = type(entries) == 'table' and entries.err or type(reset_us) == 'table' and reset_us.err
   if error then
     errors = errors or {}
     errors[#errors + 1] = error
     numbers[n + 1] = -1
     n = n + 1
   else
+    reset_us = tonumber(reset_us or -1)
     if reset_us > now_us then
       -- The clock has stepped back: it is unknown which requests are older than the reset. All count.
       reset_us = -1

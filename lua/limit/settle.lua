@@ -6,7 +6,8 @@
       log (ZSET): the log, as in admit.lua
 
   Arguments:
-    ARGV[1...] for each request:
+    ARGV[1] more (count): how many keys follow that are not in KEYS, as in admit.lua
+    ARGV[2...] these keys, and then, for each request:
       logs (count): how many of its logs follow, in the order of the KEYS
       for each log:
         entry (16 or 24 bytes): the entry of the request, as in admit.lua; 24 bytes if the log is a budget
@@ -56,7 +57,12 @@ local function change(log, entry, at, cost)
   end
 end
 
-local numbers, n, errors, key, arg = {}, 0, nil, 1, 1
+local more, declared = tonumber(ARGV[1]), #KEYS
+for i = 1, more do
+  KEYS[declared + i] = ARGV[1 + i]
+end
+
+local numbers, n, errors, key, arg = {}, 0, nil, 1, 2 + more
 while arg <= #ARGV do
   local logs, live = tonumber(ARGV[arg]), 0
   arg = arg + 1

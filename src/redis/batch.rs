@@ -21,6 +21,7 @@ use super::reply::{Replies, malformed};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 use crate::telemetry;
+use crate::window::LogId;
 
 /// The most requests of one call. As checks they keep Redis busy for about 0.15 ms.
 const MOST: usize = 32;
@@ -33,6 +34,9 @@ const MOST_PLACES: usize = 512;
 /// How long a request waits for a call under way before it goes in another one. Redis is then far away, or
 /// the process busy.
 const LONGEST_GATHERING: Duration = Duration::from_millis(5);
+
+/// The most nodes of a Cluster whose requests share calls. Those of further nodes go alone.
+const MOST_NODES: usize = 128;
 
 /// The most requests that wait. A process that gets more in a second can't serve them.
 const MOST_WAITING: usize = 65_536;
@@ -56,12 +60,14 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 
     fn shape(&self) -> Self::Shape;
 
-    /// Returns the command of a call with these requests.
-    fn command<'a>(
-        requests: impl Iterator<Item = &'a Self> + Clone,
-        script: &Script,
-        keys: &Keys,
-    ) -> Cmd;
+    /// Returns one of its logs, which all have one key. A request without logs has none.
+    fn log(&self) -> Option<&LogId>;
+
+    /// Adds the names of its Redis keys.
+    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>);
+
+    /// Adds the arguments of a call with these requests.
+    fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd);
 
     /// Reads the reply to each request of a call.
     fn replies<'a>(
@@ -84,6 +90,8 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 /// - At most 64 calls are under way. A request that has waited for a second when its call begins is
 ///   not sent, and its caller learns that the store is overloaded: in an overload each call serves
 ///   requests whose callers still wait, and when the load falls, service is back at once.
+/// - On a Cluster all of this holds for each node by itself. A call has keys of several slots there, of which the
+///   node may have given some away: the requests that it refuses are sent alone, and find the other node.
 /// - Each request has its own reply. A check whose caller has gone is not sent. If the reply to a call
 ///   is lost, each caller learns that Redis may have served its request, and sends it again.
 ///
@@ -111,7 +119,8 @@ impl<R: BatchedRequest> Clone for Batch<R> {
 struct Shared<R: BatchedRequest> {
     client: Client,
     response_timeout: Duration,
-    queue: Mutex<Queue<R>>,
+    /// One for a server, and one for each node of a Cluster.
+    queues: Box<[Mutex<Queue<R>>]>,
 }
 
 struct Queue<R: BatchedRequest> {
@@ -124,6 +133,21 @@ struct Queue<R: BatchedRequest> {
     sending_since: Option<Instant>,
     /// How many tasks there are.
     tasks: usize,
+    /// How many calls of the tasks have had a reply.
+    replies: u64,
+}
+
+impl<R: BatchedRequest> Default for Queue<R> {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            has_lone: false,
+            is_busy: false,
+            sending_since: None,
+            tasks: 0,
+            replies: 0,
+        }
+    }
 }
 
 struct Waiting<R: BatchedRequest> {
@@ -137,32 +161,27 @@ struct Waiting<R: BatchedRequest> {
 impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Self {
         let response_timeout = client.response_timeout();
-        let queue = Queue {
-            waiting: VecDeque::new(),
-            has_lone: false,
-            is_busy: false,
-            sending_since: None,
-            tasks: 0,
-        };
-        Self(Arc::new(Shared { client, response_timeout, queue: Mutex::new(queue) }))
+        let queues = if client.is_cluster() { MOST_NODES } else { 1 };
+        let queues = (0..queues).map(|_| Mutex::default()).collect();
+        Self(Arc::new(Shared { client, response_timeout, queues }))
     }
 
     /// Sends a request, alone or with others. `now` is the present instant.
-    ///
-    /// On a Cluster each goes alone, because most keys are on different servers.
     pub(crate) fn send(&self, request: R, now: Instant) -> SentRequest<R> {
-        let enqueued = match self.0.client.is_cluster() {
-            true => Err(request),
-            false => self.enqueue(request, now),
+        let Some(queue) = self.0.queue_of(&request) else {
+            let batch = self.clone();
+            return SentRequest::Alone {
+                call: Box::pin(async move { batch.send_alone(request).await }),
+            };
         };
-        match enqueued {
+        match self.enqueue(queue, request, now) {
             Ok(reply) => {
                 // The task sees the call to its end. This is for a task that is no longer polled.
                 let longest = self.0.response_timeout.saturating_mul(2);
                 SentRequest::Batched { reply: timeout(LONGEST_WAIT.saturating_add(longest), reply) }
             }
             Err(request) => {
-                let lone = Lone(self.clone());
+                let lone = Lone(self.clone(), queue);
                 SentRequest::Alone {
                     call: Box::pin(async move { lone.0.send_alone(request).await }),
                 }
@@ -172,18 +191,23 @@ impl<R: BatchedRequest> Batch<R> {
 
     /// Sends a request in a call of its own, and returns its reply.
     async fn send_alone(&self, request: R) -> Result<R::Reply> {
-        let request = [request];
-        let mut replies = self.0.call(request.iter()).await?;
+        let mut replies = self.call(&[request]).await?;
         replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")))
     }
 
-    /// Puts a request into the queue. Returns it if there is no call to wait for.
+    /// Sends requests in one call, and returns the reply to each.
+    pub(crate) async fn call(&self, requests: &[R]) -> Result<Vec<Result<R::Reply>>> {
+        self.0.call(requests.iter()).await
+    }
+
+    /// Puts a request into a queue. Returns it if there is no call to wait for.
     fn enqueue(
         &self,
+        number: usize,
         request: R,
         now: Instant,
     ) -> std::result::Result<oneshot::Receiver<Result<R::Reply>>, R> {
-        let mut queue = self.0.lock();
+        let mut queue = self.0.lock(number);
         let sending_for = queue.sending_since.map(|since| now.saturating_duration_since(since));
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
@@ -198,61 +222,79 @@ impl<R: BatchedRequest> Batch<R> {
             let _ = caller.send(Err(StoreError::Overloaded));
             return Ok(reply);
         }
-        let replies = self.0.client.replies();
+        let replies = queue.replies;
         queue.waiting.push_back(Waiting { request, since: now, replies, caller });
         let is_more = !is_sending || queue.waiting.len().is_multiple_of(MOST);
         if is_gone || is_more && queue.tasks < MOST_CALLS {
             queue.sending_since = Some(now);
             queue.tasks += 1;
             drop(queue);
-            self.start_task();
+            self.start_task(number);
         }
         Ok(reply)
     }
 
-    /// Sends what waits, until nothing does.
-    async fn send_waiting(&self) {
+    /// Sends what waits in a queue, until nothing does.
+    async fn send_waiting(&self, queue: usize) {
         loop {
-            self.0.gather().await;
-            let Some(batch) = self.0.take() else { break };
+            self.0.gather(queue).await;
+            let Some(batch) = self.0.take(queue) else { break };
             let result = {
                 let mut call = pin!(self.0.call(batch.iter().map(|waiting| &waiting.request)));
                 match timeout(LONGEST_GATHERING, call.as_mut()).await {
                     Ok(result) => result,
                     Err(_) => {
-                        self.send_beside();
+                        self.send_beside(queue);
                         call.await
                     }
                 }
             };
-            let callers = batch.into_iter().map(|waiting| waiting.caller);
-            // An error of `send` means that the caller has gone.
+            let are_spread = self.0.are_spread(batch.len());
             match result {
-                Ok(replies) => callers.zip(replies).for_each(|(caller, reply)| {
-                    let _ = caller.send(reply);
-                }),
-                Err(error) => callers.for_each(|caller| {
-                    let _ = caller.send(Err(error.clone()));
-                }),
+                Ok(replies) => {
+                    self.0.lock(queue).replies += 1;
+                    let replies = batch.into_iter().zip(replies);
+                    replies.for_each(|(waiting, reply)| self.reply(waiting, reply, are_spread));
+                }
+                Err(error) => {
+                    let reply = |waiting| self.reply(waiting, Err(error.clone()), are_spread);
+                    batch.into_iter().for_each(reply);
+                }
             }
         }
     }
 
+    /// Passes a reply on. A request that was refused among others in a call whose keys are spread is sent alone: its slot
+    /// may have moved to another node.
+    fn reply(&self, waiting: Waiting<R>, reply: Result<R::Reply>, are_spread: bool) {
+        let Waiting { request, caller, .. } = waiting;
+        if are_spread && matches!(reply, Err(StoreError::Refused { .. })) {
+            self.0.client.watch_nodes();
+            let batch = self.clone();
+            tokio::spawn(async move {
+                let _ = caller.send(batch.send_alone(request).await);
+            });
+        } else {
+            // An error means that the caller has gone.
+            let _ = caller.send(reply);
+        }
+    }
+
     /// Starts another task for what waits.
-    fn send_beside(&self) {
-        let mut queue = self.0.lock();
+    fn send_beside(&self, number: usize) {
+        let mut queue = self.0.lock(number);
         if !queue.waiting.is_empty() && queue.tasks < MOST_CALLS {
             queue.sending_since = Some(Instant::now());
             queue.tasks += 1;
             drop(queue);
-            self.start_task();
+            self.start_task(number);
         }
     }
 
     /// Starts the task. Must not be called under the lock: outside a runtime and in one that ends,
     /// the task is dropped at once.
-    fn start_task(&self) {
-        let task = Task(Some(self.clone()));
+    fn start_task(&self, queue: usize) {
+        let task = Task(Some(self.clone()), queue);
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(task.run());
         }
@@ -297,12 +339,12 @@ impl<R: BatchedRequest> Future for SentRequest<R> {
 }
 
 /// The task, while it is not over.
-struct Task<R: BatchedRequest>(Option<Batch<R>>);
+struct Task<R: BatchedRequest>(Option<Batch<R>>, usize);
 
 impl<R: BatchedRequest> Task<R> {
     async fn run(mut self) {
         if let Some(batch) = &self.0 {
-            batch.send_waiting().await;
+            batch.send_waiting(self.1).await;
         }
         self.0 = None;
     }
@@ -311,7 +353,7 @@ impl<R: BatchedRequest> Task<R> {
 impl<R: BatchedRequest> Drop for Task<R> {
     fn drop(&mut self) {
         if let Some(batch) = &self.0 {
-            let mut queue = batch.0.lock();
+            let mut queue = batch.0.lock(self.1);
             queue.tasks = queue.tasks.saturating_sub(1);
             // The next request starts another task.
             queue.sending_since = None;
@@ -326,26 +368,39 @@ impl<R: BatchedRequest> Drop for Task<R> {
 }
 
 /// A request that its caller sends alone.
-struct Lone<R: BatchedRequest>(Batch<R>);
+struct Lone<R: BatchedRequest>(Batch<R>, usize);
 
 impl<R: BatchedRequest> Drop for Lone<R> {
     fn drop(&mut self) {
-        self.0.0.lock().has_lone = false;
+        self.0.0.lock(self.1).has_lone = false;
     }
 }
 
 impl<R: BatchedRequest> Shared<R> {
-    fn lock(&self) -> MutexGuard<'_, Queue<R>> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, queue: usize) -> MutexGuard<'_, Queue<R>> {
+        self.queues[queue].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the queue of a request, or `None` if it is not known which node has it.
+    fn queue_of(&self, request: &R) -> Option<usize> {
+        match self.client.is_cluster() {
+            true => self.client.node_of(request.log()?).filter(|node| *node < MOST_NODES),
+            false => Some(0),
+        }
+    }
+
+    /// Returns whether the keys of a call with so many requests are in several slots of a Cluster.
+    fn are_spread(&self, requests: usize) -> bool {
+        requests > 1 && self.client.is_cluster()
     }
 
     /// Lets other tasks run for as long as they bring more requests: those that have their replies
     /// often send the next at once. A task that waits for nothing else takes about a microsecond.
-    async fn gather(&self) {
+    async fn gather(&self, queue: usize) {
         let mut waiting = 0;
         for _ in 0..MOST_YIELDS {
             yield_now().await;
-            let before = mem::replace(&mut waiting, self.lock().waiting.len());
+            let before = mem::replace(&mut waiting, self.lock(queue).waiting.len());
             if waiting == before || waiting >= MOST {
                 break;
             }
@@ -353,9 +408,9 @@ impl<R: BatchedRequest> Shared<R> {
     }
 
     /// Takes the requests of the next call. If there is none, the task is over.
-    fn take(&self) -> Option<Vec<Waiting<R>>> {
+    fn take(&self, queue: usize) -> Option<Vec<Waiting<R>>> {
         let now = Instant::now();
-        let mut queue = self.lock();
+        let mut queue = self.lock(queue);
         let (mut batch, mut places) = (Vec::with_capacity(queue.waiting.len().min(MOST)), 0);
         let mut late = Vec::new();
         while batch.len() < MOST
@@ -377,10 +432,13 @@ impl<R: BatchedRequest> Shared<R> {
             queue.is_busy = batch.len() > 1;
         }
         queue.sending_since = if is_over { None } else { Some(now) };
+        let replies = queue.replies;
         drop(queue);
         // Not under the lock: it wakes the callers.
-        for Waiting { caller, replies, .. } in late {
-            let _ = caller.send(Err(self.client.waited_too_long(replies)));
+        for Waiting { caller, replies: before, .. } in late {
+            let is_outage = replies == before;
+            let error = if is_outage { StoreError::Unavailable } else { StoreError::Overloaded };
+            let _ = caller.send(Err(error));
         }
         // Stable: requests for one log stay in their order.
         batch.sort_by_cached_key(|waiting| waiting.request.shape());
@@ -393,8 +451,11 @@ impl<R: BatchedRequest> Shared<R> {
     ) -> Result<Vec<Result<R::Reply>>> {
         let (script, count) = (R::script(self.client.scripts()), requests.len());
         telemetry::script_shared(script.name(), count);
-        let command = R::command(requests.clone(), script, self.client.keys());
+        let mut names = Vec::with_capacity(2 * count);
+        requests.clone().for_each(|request| request.add_keys(self.client.keys(), &mut names));
+        let mut command = script.shared_command(&names, self.are_spread(count));
+        R::add_arguments(requests.clone(), &mut command);
         let read = |replies: Replies<'_>| R::replies(requests, replies);
-        self.client.run_many(script, &command, count, read).await
+        self.client.run_many(script, &command, read).await
     }
 }

@@ -71,11 +71,35 @@ impl CircuitBreaker {
                     let mark = read_mark(&mut connection, &breaker.0.mark).await;
                     mark.map_err(reply::error)
                 };
-                if let Ok(mark) = breaker.call(1, look).await {
+                if let Ok(mark) = breaker.call(look).await {
                     breaker.0.health.see_mark(mark);
                 }
             });
         }
+    }
+
+    /// Looks which node of a Cluster has which slot, at most once a second.
+    pub(super) fn watch_nodes(&self) {
+        #[cfg(feature = "cluster")]
+        if self.is_cluster() && self.0.is_look_due() {
+            let breaker = self.clone();
+            tokio::spawn(async move {
+                let look = async |mut connection| {
+                    breaker.0.nodes.read(&mut connection).await.map_err(reply::error)
+                };
+                // After a failure, the nodes are as they were.
+                let _ = breaker.call(look).await;
+            });
+        }
+    }
+
+    /// Returns the number of the node of a Cluster that has a Redis key, if it is known.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
+    pub(super) fn node_of(&self, name: &[u8]) -> Option<usize> {
+        #[cfg(feature = "cluster")]
+        return self.0.nodes.of(name);
+        #[cfg(not(feature = "cluster"))]
+        None
     }
 
     pub(super) fn response_timeout(&self) -> Duration {
@@ -91,11 +115,9 @@ impl CircuitBreaker {
         self.0.connector.is_cluster()
     }
 
-    /// Makes a call, and waits for the reply until the connection is silent or broken. On a Cluster a
-    /// failure counts for each of the requests in it.
+    /// Makes a call, and waits for the reply until the connection is silent or broken.
     pub(crate) async fn call<T>(
         &self,
-        requests: usize,
         request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (connection, number, changed) = self.connection().await?;
@@ -118,7 +140,7 @@ impl CircuitBreaker {
         });
         let result = result.await;
         watch.0 = None;
-        self.0.record_result(number, requests, &result);
+        self.0.record_result(number, &result);
         result
     }
 
@@ -177,7 +199,7 @@ impl Drop for Watch<'_> {
                     ping.map_err(reply::error)
                 };
                 // What it finds out, the circuit breaker knows.
-                let _ = probe.0.call(1, ping).await;
+                let _ = probe.0.call(ping).await;
             });
         }
     }

@@ -15,6 +15,7 @@ use super::reply::{self, Replies};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 use crate::telemetry;
+use crate::window::LogId;
 
 /// The most calls under way. At 15 microseconds each they keep Redis busy for about a millisecond,
 /// so more would only wait there, where they can't be given up.
@@ -45,19 +46,25 @@ impl Client {
         self.breaker.watch_data();
     }
 
+    /// Returns the number of the node of a Cluster that has a log, if it is known.
+    pub(super) fn node_of(&self, log: &LogId) -> Option<usize> {
+        self.breaker.node_of(&self.keys.log(log))
+    }
+
+    /// Looks which node of a Cluster has which slot, at most once a second.
+    pub(super) fn watch_nodes(&self) {
+        self.breaker.watch_nodes();
+    }
+
     /// Waits for a connection as a call does.
     pub(crate) async fn connected(&self) -> Result<(), StoreError> {
         self.breaker.connected().await
     }
 
-    pub(super) fn replies(&self) -> u64 {
-        self.breaker.replies()
-    }
-
     /// Returns why a request was not sent in time. If Redis served no other meanwhile, this is an
     /// outage.
-    pub(super) fn waited_too_long(&self, replies_before: u64) -> StoreError {
-        if self.replies() == replies_before {
+    fn waited_too_long(&self, replies_before: u64) -> StoreError {
+        if self.breaker.replies() == replies_before {
             StoreError::Unavailable
         } else {
             StoreError::Overloaded
@@ -110,7 +117,6 @@ impl Client {
         &self,
         script: &Script,
         command: &Cmd,
-        requests: usize,
         read: impl FnOnce(Replies<'_>) -> Result<Vec<Result<T, StoreError>>, StoreError>,
     ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
         let call = async |mut connection: Connection| {
@@ -123,7 +129,7 @@ impl Client {
             }
         };
         let start = Instant::now();
-        let replies = self.breaker.call(requests, call).await;
+        let replies = self.breaker.call(call).await;
         report(script, start, &replies);
         replies
     }
@@ -156,7 +162,7 @@ impl Client {
                 Ok(_) if caller.is_closed() => return,
                 Ok(_place) => {
                     let call = async |connection| request(connection).await.map_err(reply::error);
-                    client.breaker.call(1, call).await
+                    client.breaker.call(call).await
                 }
                 Err(_) => Err(client.waited_too_long(replies)),
             };

@@ -67,6 +67,7 @@ impl Scripts {
             let code = shipped
                 .replace(time, "now()")
                 .replace("call('PTTL', log)", "pttl(log)")
+                .replace("try('PTTL', log)", "pttl(log)")
                 .replace("call('PEXPIREAT', ", "pexpireat(");
             functions.clone() + &code
         })))
@@ -103,10 +104,28 @@ impl Script {
 
     /// Starts the command of a call. The caller adds `keys` keys, and then the arguments.
     pub(crate) fn command(&self, keys: usize) -> Cmd {
+        self.start(keys, keys)
+    }
+
+    fn start(&self, keys: usize, declared: usize) -> Cmd {
         // Keeps all arguments in one buffer, unlike `redis::ScriptInvocation`.
         // A key takes about 45 bytes, and its request an identity of 16.
         let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
-        command.arg("EVALSHA").arg(&self.0.hash).arg(keys);
+        command.arg("EVALSHA").arg(&self.0.hash).arg(declared);
+        command
+    }
+
+    /// Starts the command of a call that several requests may share, with all of their keys. The caller adds the
+    /// arguments.
+    ///
+    /// If `are_spread` is set, the keys are in several slots of one node of a Cluster, which the first one tells. Redis
+    /// refuses a call that declares keys of several slots, but a script without flags
+    /// [may use them](https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags).
+    pub(super) fn shared_command(&self, names: &[Vec<u8>], are_spread: bool) -> Cmd {
+        let declared = if are_spread { 1 } else { names.len() };
+        let (declared, others) = names.split_at(declared);
+        let mut command = self.start(names.len(), declared.len());
+        command.arg(declared).arg(others.len()).arg(others);
         command
     }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Redis, patient};
+use test_support::{Cluster, Redis, patient};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tower_sliding_window::store::{Check, LogId, Outcome, Store};
-use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore, StoreError};
+use tower_sliding_window::{Counts, FailurePolicy, Policy, Quota, RedisStore, StoreError};
 
 const A_SECOND: Duration = Duration::from_secs(1);
 
@@ -114,6 +114,92 @@ async fn checks_of_all_kinds_share_a_call_and_are_independent() {
     assert_eq!(of_alice, 5, "the limit");
     redis.has_entries("tsw:{=alice}:user:60s", 5).await;
     assert_eq!(redis.run::<String>(&["GET", "tsw:{=user-7}:user:61s"]).await, "no log");
+}
+
+/// Whatever they count, and also when their slots have moved to another node.
+#[tokio::test]
+async fn checks_for_one_node_of_a_cluster_share_calls() {
+    const USERS: usize = 200;
+    let cluster = Cluster::start().await;
+    let store = patient().deny_cache(false).connect(cluster.servers()).await.unwrap();
+    let policy = || Policy::new("user").quota(Quota::per_minute(2)).quota(Quota::per_hour(3));
+    let policies = [
+        policy(),
+        policy().budget(),
+        policy().distinct(),
+        policy().in_flight(),
+        policy().penalty("5/1h:1h".parse().unwrap()),
+    ];
+    let policies = policies.map(Arc::new);
+    let name = |user: usize| {
+        let log = policies[user % policies.len()].log_name();
+        format!("tsw:{{=user-{user}}}:{log}")
+    };
+    let check = |user: usize, round: usize| {
+        let log = LogId::new(policies[user % policies.len()].clone(), format!("user-{user}"));
+        let mut check = Check::new([log.with_value(format!("value-{round}"))]);
+        check.on_failure = FailurePolicy::Closed;
+        check
+    };
+    let calls = async || {
+        let mut calls = 0;
+        for node in &cluster.nodes {
+            calls += node.call_count("evalsha").await;
+        }
+        calls as usize
+    };
+    // Returns the checks with their outcomes.
+    let round = async |round: usize| {
+        let send = |user| send(&store, check(user, round));
+        let sent: Vec<_> = (0..USERS).map(send).collect();
+        let mut outcomes = Vec::new();
+        for sent in sent {
+            outcomes.push(sent.await.unwrap());
+        }
+        outcomes
+    };
+    let (broken, before) = (USERS - 5, calls().await);
+    let (_, node) = cluster.slot(&name(broken)).await;
+    cluster.nodes[node].run::<()>(&["SET", &name(broken), "no log"]).await;
+    for (user, outcome) in round(0).await.into_iter().enumerate() {
+        match outcome {
+            Ok((_, outcome)) => assert!(outcome.admitted && user != broken),
+            Err(error) => {
+                assert!(error.to_string().contains("WRONGTYPE") && user == broken, "{error}");
+            }
+        }
+    }
+    let shared = calls().await - before;
+    assert!(shared <= USERS / 4, "{shared} calls");
+    cluster.nodes[node].run::<()>(&["DEL", &name(broken)]).await;
+
+    // Some slots move, and of some the log would move next. There a key of two, such as a log and its ban record, would
+    // be on another node.
+    for user in (0..USERS).step_by(7) {
+        let (slot, from) = cluster.slot(&name(user)).await;
+        match user % 2 == 0 || policies[user % policies.len()].get_penalty().is_some() {
+            true => cluster.move_slot(slot, from, (from + 1) % 3).await,
+            false => cluster.begin_to_move(slot, from, (from + 1) % 3).await,
+        }
+    }
+    let admitted = round(1).await.into_iter().map(|it| it.unwrap());
+    let (checks, outcomes): (Vec<_>, Vec<_>) = admitted.unzip();
+    assert!(outcomes.iter().all(|outcome| outcome.admitted));
+    for (user, outcome) in round(2).await.into_iter().enumerate() {
+        assert_eq!(outcome.unwrap().1.admitted, user == broken, "{user}");
+    }
+
+    let before = calls().await;
+    let cancel = |check| tokio::spawn(store.settle(check, 0));
+    for cancelled in checks.iter().map(cancel).collect::<Vec<_>>() {
+        assert!(cancelled.await.unwrap().is_ok());
+    }
+    let shared = calls().await - before;
+    assert!(shared <= USERS / 2, "{shared} calls");
+    for (user, outcome) in round(3).await.into_iter().enumerate() {
+        let is_kept = policies[user % policies.len()].counts() == Counts::Distinct;
+        assert_eq!(outcome.unwrap().1.admitted, !is_kept, "{user}");
+    }
 }
 
 #[tokio::test]

@@ -11,6 +11,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::error::StoreError;
+#[cfg(feature = "cluster")]
+use crate::redis::nodes::Nodes;
 use crate::redis::{Backoff, Connection, Connector, Health};
 use crate::telemetry;
 
@@ -63,8 +65,10 @@ pub(super) struct Shared {
     pub(super) is_probing: AtomicBool,
     pub(super) health: Health,
     pub(super) mark: String,
+    #[cfg(feature = "cluster")]
+    pub(super) nodes: Nodes,
     epoch: Instant,
-    /// When the last look at the mark began, in milliseconds after the epoch.
+    /// When the last look at the mark or at the nodes began, in milliseconds after the epoch.
     looked_ms: AtomicU64,
 }
 
@@ -114,6 +118,8 @@ impl Shared {
             is_probing: AtomicBool::new(false),
             health,
             mark,
+            #[cfg(feature = "cluster")]
+            nodes: Nodes::default(),
             epoch: Instant::now(),
             looked_ms: AtomicU64::new(0),
         }
@@ -134,6 +140,8 @@ impl Shared {
                     // Before the connection is used: whoever uses it knows of a loss.
                     self.health.see(Connector::server(&connection, &self.mark).await);
                 }
+                #[cfg(feature = "cluster")]
+                self.connector.see_nodes(&connection, &self.nodes).await;
                 return Ok(connection);
             }
             Err(error) => error.to_string(),
@@ -183,7 +191,7 @@ impl Shared {
         telemetry::store_found();
     }
 
-    /// Returns whether the last look at the mark was a second ago. Returns `true` once a second.
+    /// Returns whether the last look was a second ago. Returns `true` once a second.
     pub(super) fn is_look_due(&self) -> bool {
         let now_ms = u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX);
         let looked_ms = self.looked_ms.load(Ordering::Relaxed);
@@ -197,13 +205,7 @@ impl Shared {
     }
 
     /// Counts the replies on a connection, and gives it up if it has broken or is silent.
-    pub(super) fn record_result<T>(
-        self: &Arc<Self>,
-        number: u64,
-        requests: usize,
-        result: &Result<T, StoreError>,
-    ) {
-        let requests = u32::try_from(requests).unwrap_or(MAX_FAILURES);
+    pub(super) fn record_result<T>(self: &Arc<Self>, number: u64, result: &Result<T, StoreError>) {
         let error = match result {
             Err(error @ (StoreError::Timeout | StoreError::Disconnected { .. })) => error,
             Err(error @ StoreError::Refused { code, .. }) if code == "READONLY" => {
@@ -221,7 +223,7 @@ impl Shared {
             let is_broken = matches!(error, StoreError::Disconnected { .. });
             let next = if is_broken { State::Connecting } else { State::Failed };
             self.give_up(number, next, Duration::ZERO, error);
-        } else if self.failures.fetch_add(requests, Ordering::Relaxed) + requests >= MAX_FAILURES {
+        } else if self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES {
             self.give_up(number, State::Failed, Duration::ZERO, error);
         }
     }

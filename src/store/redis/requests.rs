@@ -71,15 +71,6 @@ impl CheckRequest {
         self.check.costs().filter(move |(log, _)| has(log))
     }
 
-    fn add_keys(&self, keys: &Keys, command: &mut Cmd) {
-        for log in &self.check.logs {
-            command.arg(keys.log(log));
-        }
-        for (log, _) in self.penalties() {
-            command.arg(keys.ban_record(log)).arg(keys.strikes(log));
-        }
-    }
-
     fn add_shape(&self, requests: usize, numbers: &mut Vec<u8>) {
         let check = &self.check;
         let mut add = |number: f64| numbers.extend_from_slice(&number.to_be_bytes());
@@ -179,14 +170,18 @@ impl BatchedRequest for CheckRequest {
         (self.mode, self.check.wants_reset, logs)
     }
 
-    fn command<'a>(
-        requests: impl Iterator<Item = &'a Self> + Clone,
-        script: &Script,
-        keys: &Keys,
-    ) -> Cmd {
-        let count = |request: &Self| request.check.logs.len() + 2 * request.penalties().count();
-        let mut command = script.command(requests.clone().map(count).sum());
-        requests.clone().for_each(|request| request.add_keys(keys, &mut command));
+    fn log(&self) -> Option<&LogId> {
+        self.check.logs.first()
+    }
+
+    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>) {
+        names.extend(self.check.logs.iter().map(|log| keys.log(log)));
+        for (log, _) in self.penalties() {
+            names.extend([keys.ban_record(log), keys.strikes(log)]);
+        }
+    }
+
+    fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd) {
         let mut rest = requests;
         while let Some(first) = rest.clone().next() {
             let shape = first.shape();
@@ -203,7 +198,6 @@ impl BatchedRequest for CheckRequest {
             }
             rest.nth(count - 1);
         }
-        command
     }
 
     fn replies<'a>(
@@ -243,16 +237,15 @@ impl BatchedRequest for SettleRequest {
 
     fn shape(&self) {}
 
-    fn command<'a>(
-        requests: impl Iterator<Item = &'a Self> + Clone,
-        script: &Script,
-        keys: &Keys,
-    ) -> Cmd {
-        let logs = || requests.clone().flat_map(Self::logs);
-        let mut command = script.command(logs().count());
-        for (log, ..) in logs() {
-            command.arg(keys.log(log));
-        }
+    fn log(&self) -> Option<&LogId> {
+        self.logs().next().map(|(log, ..)| log)
+    }
+
+    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>) {
+        names.extend(self.logs().map(|(log, ..)| keys.log(log)));
+    }
+
+    fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd) {
         for request in requests {
             command.arg(request.logs().count());
             for (log, initial, cost) in request.logs() {
@@ -260,7 +253,6 @@ impl BatchedRequest for SettleRequest {
                 command.arg(cost).arg(log.policy.retention_us());
             }
         }
-        command
     }
 
     fn replies<'a>(
@@ -311,15 +303,15 @@ impl BatchedRequest for ReconcileRequest {
 
     fn shape(&self) {}
 
-    fn command<'a>(
-        requests: impl Iterator<Item = &'a Self> + Clone,
-        script: &Script,
-        keys: &Keys,
-    ) -> Cmd {
-        let mut command = script.command(2 * requests.clone().count());
-        for request in requests.clone() {
-            command.arg(keys.log(&request.log)).arg(keys.reset_mark(&request.log));
-        }
+    fn log(&self) -> Option<&LogId> {
+        Some(&self.log)
+    }
+
+    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>) {
+        names.extend([keys.log(&self.log), keys.reset_mark(&self.log)]);
+    }
+
+    fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd) {
         let delay = requests.clone().map(|request| request.longest_delay).max();
         command.arg(micros(delay.unwrap_or_default()));
         // The ages are those of the moment of sending.
@@ -337,7 +329,6 @@ impl BatchedRequest for ReconcileRequest {
                 });
             }
         }
-        command
     }
 
     fn replies<'a>(

@@ -18,7 +18,6 @@ use uuid::Uuid;
 use super::journal::{Origin, Request};
 use super::*;
 use crate::quota::Quota;
-use crate::redis::{BatchedRequest, Replies};
 
 const LIMIT: u32 = 5;
 
@@ -59,10 +58,7 @@ impl RedisStore {
         let request =
             |check: &Check| CheckRequest { check: Arc::new(check.clone()), mode: Mode::New };
         let requests: Vec<_> = checks.iter().map(request).collect();
-        let (client, script) = (&self.0.client, &self.0.client.scripts().admit);
-        let command = CheckRequest::command(requests.iter(), script, client.keys());
-        let read = |replies: Replies<'_>| CheckRequest::replies(requests.iter(), replies);
-        let replies = client.run_many(script, &command, requests.len(), read).await.unwrap();
+        let replies = self.0.checks.call(&requests).await.unwrap();
         replies.into_iter().map(|reply| reply.map(|outcome| outcome.unwrap())).collect()
     }
 

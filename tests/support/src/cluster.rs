@@ -86,12 +86,10 @@ impl Cluster {
     /// Moves a slot with its keys from one primary to another, as `redis-cli --cluster reshard`
     /// does, a key at a time.
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.begin_to_move(slot, from, to).await;
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
-        let (from_id, to_id): (String, String) =
-            (from.run(&["CLUSTER", "MYID"]).await, to.run(&["CLUSTER", "MYID"]).await);
+        let to_id: String = to.run(&["CLUSTER", "MYID"]).await;
         let (slot, port) = (slot.to_string(), to.port().to_string());
-        to.run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await;
-        from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
         loop {
             let keys: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await;
             let Some(key) = keys.first() else { break };
@@ -101,6 +99,16 @@ impl Cluster {
         for node in [to, from].into_iter().chain(&self.nodes[..PRIMARIES]) {
             node.run::<()>(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).await;
         }
+    }
+
+    /// Begins to move a slot. From now on new keys are on the other node.
+    pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+        let (from, to) = (&self.nodes[from], &self.nodes[to]);
+        let (from_id, to_id): (String, String) =
+            (from.run(&["CLUSTER", "MYID"]).await, to.run(&["CLUSTER", "MYID"]).await);
+        let slot = slot.to_string();
+        to.run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await;
+        from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
     }
 
     /// Returns the slot of a key, and the number of the primary that has had it from the start.
