@@ -63,8 +63,11 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
     /// Returns one of its logs, which all have one key. A request without logs has none.
     fn log(&self) -> Option<&LogId>;
 
-    /// Adds the names of its Redis keys.
-    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>);
+    /// Returns how many Redis keys it has.
+    fn key_count(&self) -> usize;
+
+    /// Passes the names of its Redis keys on.
+    fn each_key(&self, keys: &Keys, pass: &mut dyn FnMut(Vec<u8>));
 
     /// Adds the arguments of a call with these requests.
     fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd);
@@ -191,11 +194,13 @@ impl<R: BatchedRequest> Batch<R> {
 
     /// Sends a request in a call of its own, and returns its reply.
     async fn send_alone(&self, request: R) -> Result<R::Reply> {
-        let mut replies = self.call(&[request]).await?;
+        let request = [request];
+        let mut replies = self.0.call(request.iter()).await?;
         replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")))
     }
 
     /// Sends requests in one call, and returns the reply to each.
+    #[cfg(test)]
     pub(crate) async fn call(&self, requests: &[R]) -> Result<Vec<Result<R::Reply>>> {
         self.0.call(requests.iter()).await
     }
@@ -250,34 +255,38 @@ impl<R: BatchedRequest> Batch<R> {
                 }
             };
             let are_spread = self.0.are_spread(batch.len());
-            match result {
+            let mut replies = match result {
                 Ok(replies) => {
                     self.0.lock(queue).replies += 1;
-                    let replies = batch.into_iter().zip(replies);
-                    replies.for_each(|(waiting, reply)| self.reply(waiting, reply, are_spread));
+                    Ok(replies.into_iter())
                 }
-                Err(error) => {
-                    let reply = |waiting| self.reply(waiting, Err(error.clone()), are_spread);
-                    batch.into_iter().for_each(reply);
+                Err(error) => Err(error),
+            };
+            for waiting in batch {
+                let reply = match &mut replies {
+                    Ok(replies) => {
+                        replies.next().unwrap_or_else(|| Err(malformed("expected a reply")))
+                    }
+                    Err(error) => Err(error.clone()),
+                };
+                // A slot of its keys may have moved to another node.
+                if are_spread && matches!(reply, Err(StoreError::Refused { .. })) {
+                    self.send_anew(waiting);
+                } else {
+                    // An error means that the caller has gone.
+                    let _ = waiting.caller.send(reply);
                 }
             }
         }
     }
 
-    /// Passes a reply on. A request that was refused among others in a call whose keys are spread is sent alone: its slot
-    /// may have moved to another node.
-    fn reply(&self, waiting: Waiting<R>, reply: Result<R::Reply>, are_spread: bool) {
-        let Waiting { request, caller, .. } = waiting;
-        if are_spread && matches!(reply, Err(StoreError::Refused { .. })) {
-            self.0.client.watch_nodes();
-            let batch = self.clone();
-            tokio::spawn(async move {
-                let _ = caller.send(batch.send_alone(request).await);
-            });
-        } else {
-            // An error means that the caller has gone.
-            let _ = caller.send(reply);
-        }
+    /// Sends a request alone that was refused among others.
+    fn send_anew(&self, Waiting { request, caller, .. }: Waiting<R>) {
+        self.0.client.watch_nodes();
+        let batch = self.clone();
+        tokio::spawn(async move {
+            let _ = caller.send(batch.send_alone(request).await);
+        });
     }
 
     /// Starts another task for what waits.
@@ -451,9 +460,10 @@ impl<R: BatchedRequest> Shared<R> {
     ) -> Result<Vec<Result<R::Reply>>> {
         let (script, count) = (R::script(self.client.scripts()), requests.len());
         telemetry::script_shared(script.name(), count);
-        let mut names = Vec::with_capacity(2 * count);
-        requests.clone().for_each(|request| request.add_keys(self.client.keys(), &mut names));
-        let mut command = script.shared_command(&names, self.are_spread(count));
+        let key_count = requests.clone().map(R::key_count).sum();
+        let mut command = script.shared_command(key_count, self.are_spread(count), |pass| {
+            requests.clone().for_each(|request| request.each_key(self.client.keys(), pass));
+        });
         R::add_arguments(requests.clone(), &mut command);
         let read = |replies: Replies<'_>| R::replies(requests, replies);
         self.client.run_many(script, &command, read).await

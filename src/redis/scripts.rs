@@ -121,11 +121,24 @@ impl Script {
     /// If `are_spread` is set, the keys are in several slots of one node of a Cluster, which the first one tells. Redis
     /// refuses a call that declares keys of several slots, but a script without flags
     /// [may use them](https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags).
-    pub(super) fn shared_command(&self, names: &[Vec<u8>], are_spread: bool) -> Cmd {
-        let declared = if are_spread { 1 } else { names.len() };
-        let (declared, others) = names.split_at(declared);
-        let mut command = self.start(names.len(), declared.len());
-        command.arg(declared).arg(others.len()).arg(others);
+    pub(super) fn shared_command(
+        &self,
+        keys: usize,
+        are_spread: bool,
+        each_key: impl FnOnce(&mut dyn FnMut(Vec<u8>)),
+    ) -> Cmd {
+        let declared = if are_spread { 1 } else { keys };
+        let (mut command, mut added) = (self.start(keys, declared), 0);
+        each_key(&mut |name| {
+            if added == declared {
+                command.arg(keys - declared);
+            }
+            command.arg(name);
+            added += 1;
+        });
+        if added == declared {
+            command.arg(0);
+        }
         command
     }
 
