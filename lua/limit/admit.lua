@@ -16,8 +16,8 @@
         strikes (ZSET): the strikes; the score of a strike is its timestamp in microseconds
 
   Arguments:
-    ARGV[1] more (count): how many keys follow that are not in KEYS, because they are in other slots of this node
-      of a Cluster. The script declares none of them, and meets an error if the slot has moved
+    ARGV[1] more (count): how many keys follow that are not in KEYS, because they are in several slots of this node
+      of a Cluster. Redis refuses one whose slot has moved, and the request then gets an error
     ARGV[2...] these keys, and then, for each group of requests that differ in their keys only, in the order of
       the keys:
       shape (bytes): numbers, each a big-endian double of 8 bytes, which cost less than arguments

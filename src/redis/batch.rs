@@ -460,12 +460,14 @@ impl<R: BatchedRequest> Shared<R> {
     ) -> Result<Vec<Result<R::Reply>>> {
         let (script, count) = (R::script(self.client.scripts()), requests.len());
         telemetry::script_shared(script.name(), count);
+        let (keys, are_spread) = (self.client.keys(), self.are_spread(count));
         let key_count = requests.clone().map(R::key_count).sum();
-        let mut command = script.shared_command(key_count, self.are_spread(count), |pass| {
-            requests.clone().for_each(|request| request.each_key(self.client.keys(), pass));
+        let mut command = script.shared_command(key_count, are_spread, |pass| {
+            requests.clone().for_each(|request| request.each_key(keys, pass));
         });
         R::add_arguments(requests.clone(), &mut command);
+        let log = requests.clone().next().and_then(R::log).filter(|_| are_spread);
         let read = |replies: Replies<'_>| R::replies(requests, replies);
-        self.client.run_many(script, &command, read).await
+        self.client.run_many(script, &command, log.map(|log| keys.log(log)), read).await
     }
 }

@@ -110,16 +110,21 @@ impl Client {
         reply
     }
 
-    /// Runs a script that takes several requests, and returns the reply to each of them.
+    /// Runs a script that takes several requests, and returns the reply to each of them. On a Cluster `node_of` is a Redis
+    /// key of the node that runs it, if no keys are declared that tell the node.
     ///
     /// The caller bounds how many of these calls are under way.
     pub(crate) async fn run_many<T>(
         &self,
         script: &Script,
         command: &Cmd,
+        node_of: Option<Vec<u8>>,
         read: impl FnOnce(Replies<'_>) -> Result<Vec<Result<T, StoreError>>, StoreError>,
     ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
         let call = async |mut connection: Connection| {
+            if let Some(name) = node_of {
+                connection = connection.to_node_of(&name);
+            }
             let reply = script.run(command, &mut connection).await.map_err(reply::error)?;
             let replies = read(Replies::of(&reply)?)?;
             match replies.iter().find_map(read_only) {

@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
+#[cfg(feature = "cluster")]
+use redis::cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisFuture, RedisResult, Value,
 };
@@ -27,20 +29,45 @@ pub(crate) enum Connection {
     One(MultiplexedConnection),
     #[cfg(feature = "cluster")]
     Cluster(redis::cluster_async::ClusterConnection),
+    /// Sends every command to the node that has a slot.
+    ///
+    /// Before it goes a PING. A command of another caller, which is redirected to a slot that the node is about to get, has
+    /// an `ASKING` before it, and this one may come between the two. Then the node would serve it for that slot.
+    #[cfg(feature = "cluster")]
+    Node(redis::cluster_async::ClusterConnection, Route),
 }
 
 impl Connection {
+    /// Returns a connection to the node of a Cluster that has a Redis key.
+    pub(super) fn to_node_of(self, name: &[u8]) -> Self {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => Self::Node(cluster, Route::with_key(name, SlotAddr::Master)),
+            other => other,
+        }
+    }
+
     fn inner(&mut self) -> &mut dyn ConnectionLike {
         match self {
             Self::One(connection) => connection,
             #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => connection,
+            Self::Cluster(connection) | Self::Node(connection, _) => connection,
         }
     }
 }
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        #[cfg(feature = "cluster")]
+        if let Self::Node(cluster, route) = self {
+            let mut both = redis::pipe();
+            both.cmd("PING").add_command(command.clone());
+            let node = SingleNodeRoutingInfo::SpecificNode(*route);
+            return Box::pin(async move {
+                let reply = cluster.route_pipeline(both, 1, 1, node).await?.pop();
+                reply.unwrap_or(Value::Nil).extract_error()
+            });
+        }
         self.inner().req_packed_command(command)
     }
 
@@ -57,7 +84,7 @@ impl ConnectionLike for Connection {
         match self {
             Self::One(connection) => connection.get_db(),
             #[cfg(feature = "cluster")]
-            Self::Cluster(connection) => connection.get_db(),
+            Self::Cluster(connection) | Self::Node(connection, _) => connection.get_db(),
         }
     }
 }

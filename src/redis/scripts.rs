@@ -118,16 +118,18 @@ impl Script {
     /// Starts the command of a call that several requests may share, with all of their keys. The caller adds the
     /// arguments.
     ///
-    /// If `are_spread` is set, the keys are in several slots of one node of a Cluster, which the first one tells. Redis
-    /// refuses a call that declares keys of several slots, but a script without flags
-    /// [may use them](https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags).
+    /// If `are_spread` is set, the keys are in several slots of one node of a Cluster. Redis refuses a call that declares
+    /// keys of several slots, but a script without flags
+    /// [may use them](https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags). So none is declared.
+    /// With one, Redis could redirect the call to a node that is about to get its slot, and this node would also make
+    /// logs that the other one still has.
     pub(super) fn shared_command(
         &self,
         keys: usize,
         are_spread: bool,
         each_key: impl FnOnce(&mut dyn FnMut(Vec<u8>)),
     ) -> Cmd {
-        let declared = if are_spread { 1 } else { keys };
+        let declared = if are_spread { 0 } else { keys };
         let (mut command, mut added) = (self.start(keys, declared), 0);
         each_key(&mut |name| {
             if added == declared {

@@ -46,9 +46,9 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 /// - Concurrent checks share script calls, whatever their logs, quotas, costs and penalties: what comes
 ///   while a call is under way goes to Redis together with the next, up to 32 checks at a time. A lone
 ///   check is sent at once. Each check keeps its own identity, time limit and repetition, and a Redis key of
-///   the wrong type concerns no other check. On a Cluster the checks for one node share calls. Only the first key
-///   of such a call is declared, because the others are in other slots. What a node or a proxy refuses to do in such a
-///   call is sent alone, with all keys declared.
+///   the wrong type concerns no other check. On a Cluster the checks for one node share calls. Such a call
+///   declares none of its keys, because they are in several slots. What a node or a proxy refuses in it is sent alone,
+///   with its keys declared.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
 /// - When a key was denied, this process denies it again from memory for as long as Redis would deny it, and for
 ///   at most a second, see [`RedisStoreBuilder::deny_cache`]. For that second it may miss that another process has
