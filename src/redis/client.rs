@@ -123,7 +123,7 @@ impl Client {
     ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
         let call = async |mut connection: Connection| {
             if let Some(name) = node_of {
-                connection = connection.to_node_of(&name);
+                connection = connection.at_node_of(&name);
             }
             let reply = script.run(command, &mut connection).await.map_err(reply::error)?;
             let replies = read(Replies::of(&reply)?)?;

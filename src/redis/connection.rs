@@ -39,7 +39,8 @@ pub(crate) enum Connection {
 
 impl Connection {
     /// Returns a connection to the node of a Cluster that has a Redis key.
-    pub(super) fn to_node_of(self, name: &[u8]) -> Self {
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
+    pub(super) fn at_node_of(self, name: &[u8]) -> Self {
         match self {
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => Self::Node(cluster, Route::with_key(name, SlotAddr::Master)),
