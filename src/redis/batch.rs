@@ -392,10 +392,14 @@ impl<R: BatchedRequest> Shared<R> {
 
     /// Returns the queue of a request, or `None` if it is not known which node has it.
     fn queue_of(&self, request: &R) -> Option<usize> {
-        match self.client.is_cluster() {
-            true => self.client.node_of(request.log()?).filter(|node| *node < MOST_NODES),
-            false => Some(0),
+        if !self.client.is_cluster() {
+            return Some(0);
         }
+        let node = self.client.node_of(request.log()?);
+        if node.is_none() {
+            self.client.watch_nodes();
+        }
+        node.filter(|node| *node < MOST_NODES)
     }
 
     /// Returns whether the keys of a call with so many requests are in several slots of a Cluster.

@@ -85,7 +85,8 @@ impl CircuitBreaker {
             let breaker = self.clone();
             tokio::spawn(async move {
                 let look = async |mut connection| {
-                    breaker.0.nodes.read(&mut connection).await.map_err(reply::error)
+                    let nodes = breaker.0.nodes.read(&mut connection, &breaker.0.mark).await;
+                    nodes.map_err(reply::error)
                 };
                 // After a failure, the nodes are as they were.
                 let _ = breaker.call(look).await;

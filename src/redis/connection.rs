@@ -165,9 +165,9 @@ impl Connector {
 
     /// Finds out which node of a Cluster has which slot. After an error no calls are shared.
     #[cfg(feature = "cluster")]
-    pub(super) async fn see_nodes(&self, connection: &Connection, nodes: &Nodes) {
+    pub(super) async fn see_nodes(&self, connection: &Connection, nodes: &Nodes, name: &str) {
         if self.is_cluster() {
-            let _ = within(STEP_TIMEOUT, nodes.read(&mut connection.clone())).await;
+            let _ = within(STEP_TIMEOUT, nodes.read(&mut connection.clone(), name)).await;
         }
     }
 

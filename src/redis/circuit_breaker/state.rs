@@ -141,7 +141,7 @@ impl Shared {
                     self.health.see(Connector::server(&connection, &self.mark).await);
                 }
                 #[cfg(feature = "cluster")]
-                self.connector.see_nodes(&connection, &self.nodes).await;
+                self.connector.see_nodes(&connection, &self.nodes, &self.mark).await;
                 return Ok(connection);
             }
             Err(error) => error.to_string(),
