@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Timeout, timeout};
 
-use super::client::{Client, LONGEST_WAIT, MOST_CALLS};
+use super::client::{Client, LONGEST_WAIT, MOST_CALLS, waited_too_long};
 use super::keys::Keys;
 use super::reply::{Replies, malformed};
 use super::scripts::{Script, Scripts};
@@ -255,20 +255,14 @@ impl<R: BatchedRequest> Batch<R> {
                 }
             };
             let are_spread = self.0.are_spread(batch.len());
-            let mut replies = match result {
+            let replies = match result {
                 Ok(replies) => {
                     self.0.lock(queue).replies += 1;
-                    Ok(replies.into_iter())
+                    replies
                 }
-                Err(error) => Err(error),
+                Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
             };
-            for waiting in batch {
-                let reply = match &mut replies {
-                    Ok(replies) => {
-                        replies.next().unwrap_or_else(|| Err(malformed("expected a reply")))
-                    }
-                    Err(error) => Err(error.clone()),
-                };
+            for (waiting, reply) in batch.into_iter().zip(replies) {
                 // A slot of its keys may have moved to another node.
                 if are_spread && matches!(reply, Err(StoreError::Refused { .. })) {
                     self.send_anew(waiting);
@@ -449,9 +443,7 @@ impl<R: BatchedRequest> Shared<R> {
         drop(queue);
         // Not under the lock: it wakes the callers.
         for Waiting { caller, replies: before, .. } in late {
-            let is_outage = replies == before;
-            let error = if is_outage { StoreError::Unavailable } else { StoreError::Overloaded };
-            let _ = caller.send(Err(error));
+            let _ = caller.send(Err(waited_too_long(before, replies)));
         }
         // Stable: requests for one log stay in their order.
         batch.sort_by_cached_key(|waiting| waiting.request.shape());

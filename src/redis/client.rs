@@ -61,16 +61,6 @@ impl Client {
         self.breaker.connected().await
     }
 
-    /// Returns why a request was not sent in time. If Redis served no other meanwhile, this is an
-    /// outage.
-    fn waited_too_long(&self, replies_before: u64) -> StoreError {
-        if self.breaker.replies() == replies_before {
-            StoreError::Unavailable
-        } else {
-            StoreError::Overloaded
-        }
-    }
-
     /// Returns a client on the same connection that has calls of its own: it waits for none of this
     /// client's, nor this one for its.
     pub(crate) fn beside(&self) -> Self {
@@ -169,7 +159,7 @@ impl Client {
                     let call = async |connection| request(connection).await.map_err(reply::error);
                     client.breaker.call(call).await
                 }
-                Err(_) => Err(client.waited_too_long(replies)),
+                Err(_) => Err(waited_too_long(replies, client.breaker.replies())),
             };
             // An error means that the caller has gone.
             let _ = caller.send(result);
@@ -179,6 +169,12 @@ impl Client {
             Err(StoreError::Disconnected { message: "the task of the call has ended".to_owned() })
         })
     }
+}
+
+/// Returns why a request was not sent in time, by the numbers of replies before and after its wait. If Redis served no other
+/// meanwhile, this is an outage.
+pub(super) fn waited_too_long(before: u64, after: u64) -> StoreError {
+    if before == after { StoreError::Unavailable } else { StoreError::Overloaded }
 }
 
 /// Reports a call, unless there was none because there is no connection.

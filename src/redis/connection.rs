@@ -16,8 +16,6 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::health::Server;
-#[cfg(feature = "cluster")]
-use super::nodes::Nodes;
 use super::scripts::Scripts;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
@@ -161,14 +159,6 @@ impl Connector {
         }
         // A server that does not tell either counts as another one.
         Server { run_id: value("run_id"), mark: mark.unwrap_or_default() }
-    }
-
-    /// Finds out which node of a Cluster has which slot. After an error no calls are shared.
-    #[cfg(feature = "cluster")]
-    pub(super) async fn see_nodes(&self, connection: &Connection, nodes: &Nodes, name: &str) {
-        if self.is_cluster() {
-            let _ = within(STEP_TIMEOUT, nodes.read(&mut connection.clone(), name)).await;
-        }
     }
 
     /// Returns the host and port of the server for messages, if it is known.

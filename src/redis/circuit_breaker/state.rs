@@ -11,9 +11,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::error::StoreError;
-#[cfg(feature = "cluster")]
-use crate::redis::nodes::Nodes;
 use crate::redis::{Backoff, Connection, Connector, Health};
+#[cfg(feature = "cluster")]
+use crate::redis::{connection::STEP_TIMEOUT, nodes::Nodes};
 use crate::telemetry;
 
 /// How many calls in a row fail on a Cluster before its connection is given up.
@@ -141,7 +141,11 @@ impl Shared {
                     self.health.see(Connector::server(&connection, &self.mark).await);
                 }
                 #[cfg(feature = "cluster")]
-                self.connector.see_nodes(&connection, &self.nodes, &self.mark).await;
+                if self.connector.is_cluster() {
+                    // After an error no calls are shared.
+                    let mut own = connection.clone();
+                    let _ = timeout(STEP_TIMEOUT, self.nodes.read(&mut own, &self.mark)).await;
+                }
                 return Ok(connection);
             }
             Err(error) => error.to_string(),
