@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use test_support::warnings::Warnings;
 use test_support::{Redis, admit, admit_cost, eventually};
 use tokio::time::sleep;
 use tower_sliding_window::store::{Check, LogId, Store};
@@ -213,6 +214,28 @@ async fn outage_ends_when_its_runtime_is_gone() {
     until_redis_decides(&ours).await;
     admit_cost(&ours, 1).await;
     redis.has_entries(LOG, 2).await;
+}
+
+/// Of an outage longer than the window each key has requests that expire.
+#[tokio::test]
+async fn expired_requests_are_warned_of_together() {
+    let mut redis = Redis::start().await;
+    let (warnings, _listening) = Warnings::listen();
+    let brief = Policy::new("user").quota(Quota::new(1, Duration::from_millis(500)));
+    let ours = limiter(brief, &RedisStore::connect(redis.url()).await.unwrap());
+    redis.kill();
+    for key in 0..50 {
+        assert!(ours.check(key.to_string()).await.unwrap().is_admitted());
+    }
+    let expired = || {
+        let lines = warnings.lines();
+        let count = |line: &String| {
+            line.split_once("have expired").map(|_| line.rsplit_once('=')?.1.parse::<u64>().ok())
+        };
+        lines.iter().filter_map(count).map(|count| count.expect("a count")).collect::<Vec<_>>()
+    };
+    eventually("all have expired", async || expired().iter().sum::<u64>() == 50).await;
+    assert!(expired().len() < 25, "{} warnings", expired().len());
 }
 
 /// A request under several policies has windows of several keys.

@@ -149,13 +149,19 @@ impl Journal {
         let result = f(&mut state);
         self.logs.store(state.logs.len(), Ordering::SeqCst);
         last();
-        let (requests, lost) = (state.requests, std::mem::take(&mut state.lost));
+        let requests = state.requests;
         drop(state);
         self.fill.report(requests);
+        result
+    }
+
+    /// Reports the requests that have expired since the last report. Not those of each log by themselves: in a long
+    /// outage they are many.
+    pub(super) fn report_lost(&self) {
+        let lost = self.with(|state| std::mem::take(&mut state.lost));
         if lost > 0 {
             telemetry::write_back_lost(lost);
         }
-        result
     }
 
     pub(super) fn is_empty(&self) -> bool {

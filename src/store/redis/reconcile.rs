@@ -102,7 +102,7 @@ impl RedisStore {
         loop {
             let logs = self.0.journal.with(|state| state.next_logs(MOST_LOGS));
             if logs.is_empty() {
-                return;
+                return self.0.journal.report_lost();
             }
             let mut writes = JoinSet::new();
             for log in logs {
@@ -131,6 +131,7 @@ impl RedisStore {
             if was_written || !has_failed {
                 backoff.reset();
             } else {
+                self.0.journal.report_lost();
                 backoff.pause().await;
             }
         }
