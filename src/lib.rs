@@ -107,7 +107,7 @@
 //! | `sliding_window_store_errors_total` | `kind` | checks that the store did not decide |
 //! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `no_budget`, `unsupported`, `no_value`, see [`StoreError`] | requests that no store could admit |
 //! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `shadow_denied`, `refused` | decisions made without the store |
-//! | `sliding_window_store_available` | | gauge: 1 while connected to Redis, 0 during an outage |
+//! | `sliding_window_store_available` | | gauge: 1 while connected to Redis, 0 during an outage, also of one node of a Cluster |
 //! | `sliding_window_store_call_duration_seconds` | `script`: the name of a file in `lua/`, or `custom`; `outcome`: `ok`, or the kind of an error as in `sliding_window_store_errors_total` | histogram: time from a script call to Redis until its reply |
 //! | `sliding_window_batch_size` | `script` | histogram: requests that share a script call to Redis |
 //! | `sliding_window_wait_duration_seconds` | `policy`; `outcome`: `admitted`, `denied`, `too_many_waiters`, `error`, `stopped` (no rule applies any more) | histogram: time that a caller of [`Limiter::until_admitted`] and its kin or a request of a layer with [`max_wait`](SlidingWindowLayer::max_wait) has waited, zero included |

@@ -393,7 +393,7 @@ impl<R: BatchedRequest> Shared<R> {
         if node.is_none() {
             self.client.watch_nodes();
         }
-        node.filter(|node| *node < MOST_NODES)
+        node.map(|node| node.number).filter(|number| *number < MOST_NODES)
     }
 
     /// Returns whether the keys of a call with so many requests are in several slots of a Cluster.
@@ -462,8 +462,9 @@ impl<R: BatchedRequest> Shared<R> {
             requests.clone().for_each(|request| request.each_key(keys, pass));
         });
         R::add_arguments(requests.clone(), &mut command);
-        let log = requests.clone().next().and_then(R::log).filter(|_| are_spread);
+        let log = requests.clone().next().filter(|_| self.client.is_cluster()).and_then(R::log);
+        let first = log.map(|log| keys.log(log));
         let read = |replies: Replies<'_>| R::replies(requests, replies);
-        self.client.run_many(script, &command, log.map(|log| keys.log(log)), read).await
+        self.client.run_many(script, &command, first.as_deref(), are_spread, read).await
     }
 }

@@ -1,6 +1,7 @@
 //! [`CircuitBreaker`]: the connection to Redis, given up when it fails and made again in the
 //! background.
 
+mod node;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -13,11 +14,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
-use redis::RedisResult;
 use tokio::runtime::Handle;
 use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
+pub(crate) use self::node::Node;
 use self::state::{Shared, State};
 use super::connection::{Connection, Connector, read_mark};
 use super::health::Health;
@@ -31,8 +32,10 @@ use crate::error::StoreError;
 /// - A connection that is silent is given up: calls wait on it, and no reply to any of them arrives
 ///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
 ///   while others arrive, a call waits for its own.
-/// - A Cluster connection has several servers, of which one may be silent. There each call has the
-///   response timeout for itself, and five in a row without a reply are one silence.
+/// - A connection to a Cluster has several servers, of which one may be silent. There each call has the
+///   response timeout for itself. If its node has replied to no other meanwhile, calls to that node fail at once from
+///   then on, and a background task asks it until it replies, or another node has its slots. If the node of the
+///   call is not known, five in a row without a reply are one silence.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
 ///   time, with growing pauses. An attempt succeeds when the server replies to a PING.
 #[derive(Clone)]
@@ -71,7 +74,7 @@ impl CircuitBreaker {
                     let mark = read_mark(&mut connection, &breaker.0.mark).await;
                     mark.map_err(reply::error)
                 };
-                if let Ok(mark) = breaker.call(look).await {
+                if let Ok(mark) = breaker.call(None, look).await {
                     breaker.0.health.see_mark(mark);
                 }
             });
@@ -89,14 +92,14 @@ impl CircuitBreaker {
                     nodes.map_err(reply::error)
                 };
                 // After a failure, the nodes are as they were.
-                let _ = breaker.call(look).await;
+                let _ = breaker.call(None, look).await;
             });
         }
     }
 
-    /// Returns the number of the node of a Cluster that has a Redis key, if it is known.
+    /// Returns the node of a Cluster that has a Redis key, if it is known.
     #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
-    pub(super) fn node_of(&self, name: &[u8]) -> Option<usize> {
+    pub(super) fn node_of(&self, name: &[u8]) -> Option<Arc<Node>> {
         #[cfg(feature = "cluster")]
         return self.0.nodes.of(name);
         #[cfg(not(feature = "cluster"))]
@@ -116,13 +119,20 @@ impl CircuitBreaker {
         self.0.connector.is_cluster()
     }
 
-    /// Makes a call, and waits for the reply until the connection is silent or broken.
+    /// Makes a call, and waits for the reply until the connection is silent or broken. `node` is that of a Cluster, if it
+    /// is known.
     pub(crate) async fn call<T>(
         &self,
+        node: Option<Arc<Node>>,
         request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (connection, number, changed) = self.connection().await?;
-        let mut watch = Watch(Some(self));
+        let is_silent = || node.as_ref().is_some_and(|node| node.is_silent());
+        if is_silent() {
+            return Err(StoreError::Unavailable);
+        }
+        let replies = node.as_ref().map_or(0, |node| node.replies());
+        let mut watch = Watch { breaker: Some(self), node: node.as_ref() };
         let (mut request, mut changed) = (pin!(request(connection)), pin!(changed));
         let mut silence = pin!(Silence::begin(&self.0));
         let result = poll_fn(|cx| {
@@ -136,12 +146,21 @@ impl CircuitBreaker {
                     let message = "the connection was given up".to_owned();
                     return Poll::Ready(Err(StoreError::Disconnected { message }));
                 }
+                if is_silent() {
+                    return Poll::Ready(Err(StoreError::Timeout));
+                }
             }
             silence.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
         });
         let result = result.await;
-        watch.0 = None;
-        self.0.record_result(number, &result);
+        watch.breaker = None;
+        if is_silent() {
+            return result;
+        }
+        let has_timed_out = matches!(result, Err(StoreError::Timeout));
+        // Not if the node has replied to others: the call may have been redirected to a node that is silent.
+        let known = node.as_ref().filter(|node| !has_timed_out || node.replies() == replies);
+        self.0.record_result(number, known, &result);
         result
     }
 
@@ -183,24 +202,25 @@ impl CircuitBreaker {
 /// Watches the connection in place of a caller that leaves before its reply: a PING waits on, whose
 /// reply comes after all earlier ones. Otherwise callers with little patience would never find out that
 /// a server is silent.
-struct Watch<'a>(Option<&'a CircuitBreaker>);
+struct Watch<'a> {
+    breaker: Option<&'a CircuitBreaker>,
+    node: Option<&'a Arc<Node>>,
+}
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if let Some(breaker) = self.0
-            && !breaker.is_cluster()
+        if let Some(breaker) = self.breaker
+            && (!breaker.is_cluster() || self.node.is_some())
             && let Ok(runtime) = Handle::try_current()
             && !breaker.0.is_probing.swap(true, Ordering::Relaxed)
         {
-            let probe = Probe(breaker.clone());
+            let (probe, node) = (Probe(breaker.clone()), self.node.cloned());
             runtime.spawn(async move {
-                let ping = async |mut connection| {
-                    let ping: RedisResult<()> =
-                        redis::cmd("PING").exec_async(&mut connection).await;
-                    ping.map_err(reply::error)
+                let ping = async |connection| {
+                    probe.0.0.ping(connection, node.as_deref()).await.map_err(reply::error)
                 };
                 // What it finds out, the circuit breaker knows.
-                let _ = probe.0.call(ping).await;
+                let _ = probe.0.call(node.clone(), ping).await;
             });
         }
     }

@@ -4,11 +4,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Pipeline, RedisResult, Value};
+use redis::{Arg, Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::circuit_breaker::CircuitBreaker;
+use super::circuit_breaker::{CircuitBreaker, Node};
 use super::connection::Connection;
 use super::keys::Keys;
 use super::reply::{self, Replies};
@@ -46,8 +46,8 @@ impl Client {
         self.breaker.watch_data();
     }
 
-    /// Returns the number of the node of a Cluster that has a log, if it is known.
-    pub(super) fn node_of(&self, log: &LogId) -> Option<usize> {
+    /// Returns the node of a Cluster that has a log, if it is known.
+    pub(super) fn node_of(&self, log: &LogId) -> Option<Arc<Node>> {
         self.breaker.node_of(&self.keys.log(log))
     }
 
@@ -93,27 +93,38 @@ impl Client {
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
         let start = Instant::now();
+        let node = if self.is_cluster() { self.node_of_script(command) } else { None };
         let (own, command) = (script.clone(), command.clone());
         let call = |mut connection| async move { own.run(&command, &mut connection).await };
-        let reply = self.call(call).await;
+        let reply = self.call(node, call).await;
         report(script, start, &reply);
         reply
     }
 
-    /// Runs a script that takes several requests, and returns the reply to each of them. On a Cluster `node_of` is a Redis
-    /// key of the node that runs it, if no keys are declared that tell the node.
+    /// Returns the node of the first key of a call of a script, if it is known.
+    fn node_of_script(&self, command: &Cmd) -> Option<Arc<Node>> {
+        // After EVALSHA, the hash and the number of keys.
+        match command.args_iter().nth(3)? {
+            Arg::Simple(name) => self.breaker.node_of(name),
+            _ => None,
+        }
+    }
+
+    /// Runs a script that takes several requests, and returns the reply to each of them. On a Cluster `first` is one of
+    /// the Redis keys. If `are_spread` is set, it tells the node in place of declared keys.
     ///
     /// The caller bounds how many of these calls are under way.
     pub(crate) async fn run_many<T>(
         &self,
         script: &Script,
         command: &Cmd,
-        node_of: Option<Vec<u8>>,
+        first: Option<&[u8]>,
+        are_spread: bool,
         read: impl FnOnce(Replies<'_>) -> Result<Vec<Result<T, StoreError>>, StoreError>,
     ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
         let call = async |mut connection: Connection| {
-            if let Some(name) = node_of {
-                connection = connection.at_node_of(&name);
+            if let Some(first) = first.filter(|_| are_spread) {
+                connection = connection.at_node_of(first);
             }
             let reply = script.run(command, &mut connection).await.map_err(reply::error)?;
             let replies = read(Replies::of(&reply)?)?;
@@ -124,25 +135,29 @@ impl Client {
             }
         };
         let start = Instant::now();
-        let replies = self.breaker.call(call).await;
+        let node = first.and_then(|first| self.breaker.node_of(first));
+        let replies = self.breaker.call(node, call).await;
         report(script, start, &replies);
         replies
     }
 
     pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
         let commands = commands.clone();
-        self.call(|mut connection| async move { commands.query_async(&mut connection).await }).await
+        let send = |mut connection| async move { commands.query_async(&mut connection).await };
+        self.call(None, send).await
     }
 
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, StoreError> {
         let command = command.clone();
-        self.call(|mut connection| async move { command.query_async(&mut connection).await }).await
+        let send = |mut connection| async move { command.query_async(&mut connection).await };
+        self.call(None, send).await
     }
 
     /// Makes a call in a task of its own: a caller that does not poll its future, or drops it, holds
     /// none of the places under way. A caller that has gone before its turn sends nothing.
     async fn call<T, F>(
         &self,
+        node: Option<Arc<Node>>,
         request: impl FnOnce(Connection) -> F + Send + 'static,
     ) -> Result<T, StoreError>
     where
@@ -157,7 +172,7 @@ impl Client {
                 Ok(_) if caller.is_closed() => return,
                 Ok(_place) => {
                     let call = async |connection| request(connection).await.map_err(reply::error);
-                    client.breaker.call(call).await
+                    client.breaker.call(node, call).await
                 }
                 Err(_) => Err(waited_too_long(replies, client.breaker.replies())),
             };

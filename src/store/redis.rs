@@ -64,7 +64,8 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 /// - Concurrent requests share one connection. If it breaks, it is made again at once, and requests wait
 ///   for the first attempt. If it is silent for 500 ms while calls wait, or that attempt fails, no request
 ///   waits for Redis until it is back: further attempts are made in the background, one at a time, with
-///   pauses of up to half a second.
+///   pauses of up to half a second. On a Cluster no request waits for a node that is silent or gone, and
+///   Redis decides about the keys of the others.
 /// - When Redis can't decide, the [`FailurePolicy`](crate::FailurePolicy) does. With `Local`, the
 ///   default, logs in this process decide, which hold what this process has admitted. When Redis
 ///   replies again, what this process has decided about a log is written to it under the identities of

@@ -78,7 +78,7 @@ const GAUGES: &[(&str, Unit, &str)] = &[
     (
         "sliding_window_store_available",
         Unit::Count,
-        "1 while connected to Redis, 0 during an outage.",
+        "1 while connected to Redis, 0 during an outage, also of one node of a Cluster.",
     ),
     (
         "sliding_window_memory_logs",

@@ -2,7 +2,8 @@
 
 use http::{Request, Response, StatusCode};
 use test_support::{Cluster, Redis, eventually, patient_store};
-use tokio::time::{Duration, sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{
@@ -50,6 +51,138 @@ async fn node_emptied_without_a_connection_never_over_admits() {
         let decision = limiter.check("alice").await.unwrap();
         assert!(!decision.is_admitted());
         decision.decided_by() == DecidedBy::Store
+    })
+    .await;
+}
+
+/// Keys of the second node, and keys of the others.
+async fn keys_of(cluster: &Cluster) -> (Vec<String>, Vec<String>) {
+    let (mut of_it, mut others) = (Vec::new(), Vec::new());
+    for number in 0..60 {
+        let key = format!("key-{number}");
+        let (_, owner) = cluster.slot(&format!("tsw:{{={key}}}:user:1h")).await;
+        if owner == 1 { of_it.push(key) } else { others.push(key) }
+    }
+    (of_it, others)
+}
+
+async fn decides(by: DecidedBy, limiter: &Limiter, keys: &[String]) {
+    for key in keys {
+        assert_eq!(limiter.check(key.as_str()).await.unwrap().decided_by(), by, "{key}");
+    }
+}
+
+fn all_at_once(by: DecidedBy, limiter: &Limiter, keys: &[String]) -> JoinSet<()> {
+    let mut all = JoinSet::new();
+    for key in keys.iter().cloned() {
+        let limiter = limiter.clone();
+        all.spawn(async move { decides(by, &limiter, &[key]).await });
+    }
+    all
+}
+
+/// The other nodes do not notice meanwhile.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_node_costs_its_timeout_once() {
+    const TIMEOUT: Duration = Duration::from_secs(3);
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let store = RedisStore::builder().response_timeout(TIMEOUT).connect(cluster.servers()).await;
+    let limiter = limiter(user(9), &store.unwrap());
+    let (of_it, others) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &of_it).await;
+    cluster.nodes[1].signal("STOP");
+    all_at_once(DecidedBy::LocalLog, &limiter, &of_it).join_all().await;
+    let start = Instant::now();
+    decides(DecidedBy::LocalLog, &limiter, &of_it).await;
+    limiter.explain(&*of_it[0]).await.unwrap();
+    assert!(start.elapsed() < TIMEOUT, "none of them has waited for the node");
+    decides(DecidedBy::Store, &limiter, &others).await;
+    cluster.nodes[1].signal("CONT");
+    eventually("Redis decides", async || {
+        limiter.check(&*of_it[0]).await.unwrap().decided_by() == DecidedBy::Store
+    })
+    .await;
+    assert_eq!(limiter.peek(&*of_it[1]).await.unwrap().remaining(), 6, "both were written back");
+}
+
+/// The connection to the node breaks, and no other one is made.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn other_nodes_decide_beside_a_dead_one() {
+    let mut cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+    let (of_it, others) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &of_it).await;
+    cluster.nodes[1].kill();
+    for _ in 0..10 {
+        let waiting = all_at_once(DecidedBy::LocalLog, &limiter, &of_it);
+        decides(DecidedBy::Store, &limiter, &others).await;
+        sleep(Duration::from_millis(100)).await;
+        waiting.join_all().await;
+    }
+    let (one, other) = (&cluster.nodes[0], &cluster.nodes[2]);
+    let questions = one.call_count("cluster|slots").await + other.call_count("cluster|slots").await;
+    assert!(questions < 200, "{questions} questions who has the slots of {} keys", of_it.len());
+    cluster.nodes[1].start_again();
+    eventually("Redis decides", async || {
+        limiter.check(&*of_it[0]).await.unwrap().decided_by() == DecidedBy::Store
+    })
+    .await;
+}
+
+/// A process is started while a node hangs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_hangs_from_the_start() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let (of_it, others) = keys_of(&cluster).await;
+    cluster.nodes[1].signal("STOP");
+    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+    let all_are_decided_by = async |by: DecidedBy, keys: &[String]| {
+        for key in keys {
+            if limiter.check(key.as_str()).await.unwrap().decided_by() != by {
+                return false;
+            }
+        }
+        true
+    };
+    decides(DecidedBy::LocalLog, &limiter, &of_it).await;
+    eventually("Redis decides about the others", async || {
+        all_are_decided_by(DecidedBy::Store, &others).await
+    })
+    .await;
+    for _ in 0..10 {
+        decides(DecidedBy::LocalLog, &limiter, &of_it).await;
+        decides(DecidedBy::Store, &limiter, &others).await;
+        sleep(Duration::from_millis(200)).await;
+    }
+    cluster.nodes[1].signal("CONT");
+    eventually("Redis decides about all", async || {
+        all_are_decided_by(DecidedBy::Store, &of_it).await
+    })
+    .await;
+}
+
+/// The runtime ends that watches a silent node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silence_of_a_node_ends_when_its_runtime_is_gone() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let limiter = limiter(user(9), &store(cluster.servers()).await);
+    let (of_it, _) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &of_it).await;
+    cluster.nodes[1].signal("STOP");
+    let (elsewhere, key) = (limiter.clone(), of_it[0].clone());
+    tokio::task::spawn_blocking(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(decides(DecidedBy::LocalLog, &elsewhere, &[key]));
+    })
+    .await
+    .unwrap();
+    cluster.nodes[1].signal("CONT");
+    eventually("Redis decides", async || {
+        limiter.check(&*of_it[1]).await.unwrap().decided_by() == DecidedBy::Store
     })
     .await;
 }
@@ -122,7 +255,8 @@ struct TwoNodes {
 impl TwoNodes {
     async fn start() -> Self {
         let cluster = Cluster::start().await;
-        let store = RedisStore::builder().response_timeout(Duration::from_millis(400));
+        let store =
+            RedisStore::builder().deny_cache(false).response_timeout(Duration::from_millis(400));
         let store = store.connect(cluster.servers()).await.unwrap();
         let policy = |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(1)));
         let (user, ip) = (policy("user"), policy("ip"));
@@ -177,6 +311,11 @@ async fn later_node_is_silent() {
     two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
 
     assert!(two.user("alice").await.is_admitted());
+    eventually("the node is back, and has what was decided without it", async || {
+        let decision = two.limiter.check_all([(&two.ip, "bob")]).await.unwrap();
+        decision.decided_by() == DecidedBy::Store
+    })
+    .await;
     two.pause("bob", Duration::from_secs(2)).await;
     let decision = two.both().await;
     let denied = decision.denied().expect("the user is full");

@@ -76,7 +76,7 @@ async fn cluster_primary_is_killed() {
     let fault = Fault {
         client_sees: "no difference: the process decides for the keys of its slots, Redis for \
                       all others",
-        added_latency: "twice the response timeout",
+        added_latency: "the response timeout, for requests under way at the start",
         ..fault!(21, "Cluster: a primary is killed, its replica is promoted")
     };
     let kill = async || cluster.lock().await.nodes[1].kill();
@@ -89,12 +89,41 @@ async fn cluster_primary_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_primary_hangs() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let store = store(cluster.servers()).await;
+    let fault = Fault {
+        client_sees: "no difference: the process decides for the keys of its slots, Redis for \
+                      all others",
+        added_latency: "the response timeout, for requests under way at the start",
+        ..fault!(22, "Cluster: a primary is stopped, and goes on 3.5 s later")
+    };
+    let load = Load::through(by_user(user_policy(), store));
+    load.until_decided_by(DecidedBy::Store).await;
+    let began = Instant::now();
+    cluster.nodes[1].signal("STOP");
+    let go_on = async || {
+        sleep(WINDOW * 7 / 4).await;
+        cluster.nodes[1].signal("CONT");
+    };
+    let answers = fault.ends(load, began, go_on).await;
+    let mut others = Vec::new();
+    for user in 0..USERS {
+        if cluster.slot(&format!("tsw:{{=user-{user}}}:user:2s")).await.1 != 1 {
+            others.push(user);
+        }
+    }
+    answers.those(|it| others.contains(&it.user)).decided_by_the_store_since(began);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_loses_its_majority() {
     let cluster = Mutex::new(Cluster::start().await);
     let store = store(cluster.lock().await.servers()).await;
     let fault = Fault {
-        added_latency: "twice the response timeout",
-        ..fault!(22, "Cluster: the majority is killed, and comes back")
+        added_latency: "the response timeout, for requests under way at the start",
+        ..fault!(23, "Cluster: the majority is killed, and comes back")
     };
     let kill = async || {
         let mut cluster = cluster.lock().await;
@@ -141,7 +170,7 @@ async fn slots_move_from_node_to_node() {
     let fault = Fault {
         client_sees: "no difference: the process decides where Redis cannot while a slot moves",
         added_latency: "a redirection",
-        ..fault!(23, "Cluster: every user's slot moves between nodes, many times")
+        ..fault!(24, "Cluster: every user's slot moves between nodes, many times")
     };
     let during = answers.between(began, ended);
     assert!(during.count(|it| it.decided_by == Some(DecidedBy::Store)) > USERS);

@@ -6,10 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use redis::RedisResult;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
+use super::Node;
 use crate::error::StoreError;
 use crate::redis::{Backoff, Connection, Connector, Health};
 #[cfg(feature = "cluster")]
@@ -21,6 +23,12 @@ const MAX_FAILURES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that Redis decides again within a second of its return.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The same for a node of a Cluster, which costs less than a new connection to all of them.
+#[cfg(feature = "cluster")]
+const LONGEST_NODE_PAUSE: Duration = Duration::from_millis(200);
+/// How often a silent node is asked before a new connection is made to find it.
+#[cfg(feature = "cluster")]
+const ATTEMPTS_PER_CONNECTION: u32 = 3;
 /// The least time between two replacements of a connection whose server is no longer the master.
 const LEAST_AGE: Duration = Duration::from_secs(1);
 
@@ -48,6 +56,11 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 //   attempt is not notified, and ends at its deadline. Tests:
 //   `wait_for_a_connection_has_a_deadline` and, with a server,
 //   `outage_ends_when_its_runtime_is_gone`.
+// - A node becomes silent after a call has looked whether it is, and before the call waits. The call receives the
+//   notification, as above. A silence lasts for as long as the task that watches the node: if its runtime ends, the
+//   next calls wait for the node again. Test: `silence_of_a_node_ends_when_its_runtime_is_gone`.
+// - A connection is replaced while calls to its nodes wait. They fail, and say nothing of the nodes: `give_up_node` compares
+//   the number of the connection, under the lock. Test: `failures_on_a_replaced_connection_concern_no_node`.
 // - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
 //   so a log is reconciled before it is checked on the new connection.
 pub(super) struct Shared {
@@ -130,7 +143,17 @@ impl Shared {
     }
 
     pub(super) fn is_ready(&self, wanted: u64) -> bool {
-        matches!(&**self.state.load(), State::Ready { number, .. } if *number == wanted)
+        self.ready(wanted).is_some()
+    }
+
+    /// Returns the connection with this number, unless it was given up.
+    fn ready(&self, wanted: u64) -> Option<Connection> {
+        match &**self.state.load() {
+            State::Ready { connection, number, .. } if *number == wanted => {
+                Some(connection.clone())
+            }
+            _ => None,
+        }
     }
 
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
@@ -208,8 +231,33 @@ impl Shared {
         self.replies.load(Ordering::Relaxed)
     }
 
-    /// Counts the replies on a connection, and gives it up if it has broken or is silent.
-    pub(super) fn record_result<T>(self: &Arc<Self>, number: u64, result: &Result<T, StoreError>) {
+    /// Waits for a reply of the server, or of a node of a Cluster.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
+    pub(super) async fn ping(
+        &self,
+        mut connection: Connection,
+        node: Option<&Node>,
+    ) -> RedisResult<()> {
+        #[cfg(feature = "cluster")]
+        if let Some(node) = node {
+            return self.nodes.reply_of(node, &connection, &self.mark).await;
+        }
+        redis::cmd("PING").exec_async(&mut connection).await
+    }
+
+    /// Counts the replies on a connection, and gives it up, or a node of it, if it has broken or is silent.
+    pub(super) fn record_result<T>(
+        self: &Arc<Self>,
+        number: u64,
+        node: Option<&Arc<Node>>,
+        result: &Result<T, StoreError>,
+    ) {
+        #[cfg(feature = "cluster")]
+        if let (Err(error), Some(node)) = (result, node)
+            && is_of_lost_node(error)
+        {
+            return self.give_up_node(number, node);
+        }
         let error = match result {
             Err(error @ (StoreError::Timeout | StoreError::Disconnected { .. })) => error,
             Err(error @ StoreError::Refused { code, .. }) if code == "READONLY" => {
@@ -217,6 +265,9 @@ impl Shared {
             }
             _ => {
                 self.replies.fetch_add(1, Ordering::Relaxed);
+                if let Some(node) = node {
+                    node.record_reply();
+                }
                 if self.failures.load(Ordering::Relaxed) > 0 {
                     self.failures.store(0, Ordering::Relaxed);
                 }
@@ -254,6 +305,30 @@ impl Shared {
         self.state.store(Arc::new(next));
         self.changed.notify_waiters();
         tokio::spawn(reconnect(Arc::downgrade(self), token));
+    }
+
+    /// Has calls to a node fail at once, until it replies.
+    #[cfg(feature = "cluster")]
+    fn give_up_node(self: &Arc<Self>, number: u64, node: &Arc<Node>) {
+        let _lock = self.lock();
+        if self.is_ready(number)
+            && let Some(token) = node.begin_watch()
+        {
+            self.health.record_failure();
+            telemetry::node_lost();
+            self.changed.notify_waiters();
+            tokio::spawn(watch(Arc::downgrade(self), number, node.clone(), token));
+        }
+    }
+
+    /// Has calls to a node wait for replies again.
+    #[cfg(feature = "cluster")]
+    fn find_node(&self, token: Arc<()>) {
+        drop(token);
+        self.health.record_connection();
+        if !self.nodes.is_one_silent() {
+            telemetry::store_found();
+        }
     }
 
     /// Makes a connection. If that takes longer than a reply may, calls no longer wait for it.
@@ -295,5 +370,62 @@ async fn reconnect(breaker: Weak<Shared>, _token: Arc<()>) {
         // The pause must not keep the circuit breaker alive.
         drop(breaker);
         backoff.pause().await;
+    }
+}
+
+/// Returns whether an error says that there is no connection to the node of a call, or no reply of it. The other nodes go
+/// on naming it: the client has followed that many times before it fails.
+#[cfg(feature = "cluster")]
+fn is_of_lost_node(error: &StoreError) -> bool {
+    match error {
+        StoreError::Timeout | StoreError::Disconnected { .. } | StoreError::Unreachable { .. } => {
+            true
+        }
+        StoreError::Refused { code, .. } => code == "MOVED",
+        _ => false,
+    }
+}
+
+/// Asks a silent node of a connection until it replies, or another one has its slots.
+///
+/// The present connection can't find the other one, and it may hang as a whole: then a new one is made. Now and then one is
+/// made anyway, because the present one may never have been connected to the node.
+#[cfg(feature = "cluster")]
+async fn watch(breaker: Weak<Shared>, number: u64, node: Arc<Node>, token: Arc<()>) {
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_NODE_PAUSE);
+    for attempt in 1_u32.. {
+        backoff.pause().await;
+        let Some(breaker) = breaker.upgrade() else { return };
+        let Some(connection) = breaker.ready(number) else { return };
+        let (nodes, limit) = (&breaker.nodes, breaker.response_timeout);
+        // A task, so that both are under way at once.
+        let (own, mut other) = (breaker.clone(), connection.clone());
+        let read = tokio::spawn(async move {
+            timeout(limit, own.nodes.read(&mut other, &own.mark)).await.is_ok_and(|it| it.is_ok())
+        });
+        let replies = async |connection| {
+            timeout(limit, breaker.ping(connection, Some(&node))).await.is_ok_and(|it| it.is_ok())
+        };
+        if replies(connection.clone()).await {
+            return breaker.find_node(token);
+        }
+        let is_read = read.await.unwrap_or(false);
+        if is_read && nodes.has(&node) && !attempt.is_multiple_of(ATTEMPTS_PER_CONNECTION) {
+            continue;
+        }
+        let Ok(new) = breaker.connect().await else { continue };
+        if nodes.has(&node) {
+            // A new connection is as good as a loss of data: better the present one.
+            if replies(connection).await {
+                return breaker.find_node(token);
+            }
+            if !replies(new.clone()).await {
+                continue;
+            }
+        }
+        if breaker.is_ready(number) {
+            drop(token);
+            return breaker.set_ready(new);
+        }
     }
 }

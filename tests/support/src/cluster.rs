@@ -72,6 +72,13 @@ impl Cluster {
         }
     }
 
+    /// Has the nodes take a silent one for failed as late as by default, after 15 seconds.
+    pub async fn take_no_node_for_failed(&self) {
+        for node in &self.nodes {
+            node.run::<()>(&["CONFIG", "SET", "cluster-node-timeout", "15000"]).await;
+        }
+    }
+
     async fn until_all_nodes(&self, are_so: impl AsyncFn(&Redis) -> bool) {
         for node in &self.nodes {
             eventually("the nodes agree", async || are_so(node).await).await;
