@@ -12,6 +12,7 @@ mod commands;
 mod connection;
 mod health;
 mod keys;
+mod node;
 #[cfg(feature = "cluster")]
 mod nodes;
 mod reply;

@@ -1,7 +1,6 @@
 //! [`CircuitBreaker`]: the connection to Redis, given up when it fails and made again in the
 //! background.
 
-mod node;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -18,10 +17,10 @@ use tokio::runtime::Handle;
 use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
-pub(crate) use self::node::Node;
 use self::state::{Shared, State};
 use super::connection::{Connection, Connector, read_mark};
 use super::health::Health;
+use super::node::Node;
 use super::reply;
 use crate::error::StoreError;
 

@@ -8,9 +8,10 @@ use redis::{Arg, Cmd, Pipeline, RedisResult, Value};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::circuit_breaker::{CircuitBreaker, Node};
+use super::circuit_breaker::CircuitBreaker;
 use super::connection::Connection;
 use super::keys::Keys;
+use super::node::Node;
 use super::reply::{self, Replies};
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;

@@ -7,8 +7,8 @@ use arc_swap::ArcSwap;
 use redis::cluster_routing::Slot;
 use redis::{ErrorKind, RedisResult, Value, from_redis_value_ref};
 
-use super::circuit_breaker::Node;
 use super::connection::Connection;
+use super::node::Node;
 
 /// Which node of a Cluster has which slot, as the Cluster said when it was last asked.
 ///

@@ -11,8 +11,8 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use super::Node;
 use crate::error::StoreError;
+use crate::redis::node::Node;
 use crate::redis::{Backoff, Connection, Connector, Health};
 #[cfg(feature = "cluster")]
 use crate::redis::{connection::STEP_TIMEOUT, nodes::Nodes};

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 /// A node of a Cluster.
 #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "there is one server"))]
 pub(crate) struct Node {
-    pub(in crate::redis) number: usize,
-    pub(in crate::redis) id: Vec<u8>,
+    pub(super) number: usize,
+    pub(super) id: Vec<u8>,
     /// How many calls to it have had a reply.
     replies: AtomicU64,
     /// A reference to the token of the task that watches the node while it is silent. It is dangling when the task
@@ -17,12 +17,12 @@ pub(crate) struct Node {
 
 #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "there is one server"))]
 impl Node {
-    pub(in crate::redis) fn new(number: usize, id: Vec<u8>) -> Self {
+    pub(super) fn new(number: usize, id: Vec<u8>) -> Self {
         Self { number, id, replies: AtomicU64::new(0), watch: Mutex::default() }
     }
 
     /// Returns whether it is silent: calls to it fail at once.
-    pub(in crate::redis) fn is_silent(&self) -> bool {
+    pub(super) fn is_silent(&self) -> bool {
         self.watch().strong_count() > 0
     }
 
