@@ -30,15 +30,12 @@ case " ${*:---keep-going} " in
     command -v "${browsers[@]}" >/dev/null || tests/install.sh chromium ;;
 esac
 
+# Most tests wait for a server, a window or an outage rather than compute.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
+
 all=(--workspace --exclude bench-peers --features seckill/metrics)
-if [ "${1:-}" = --keep-going ]; then
-  failed=0
-  cargo test "${all[@]}" --all-targets --no-fail-fast || failed=$?
-  cargo test "${all[@]}" --doc --no-fail-fast || failed=$?
-  exit "$failed"
-fi
-if [ $# -gt 0 ]; then
-  exec cargo test "$@"
-fi
-cargo test "${all[@]}" --all-targets
-cargo test "${all[@]}" --doc
+case "${1:-}" in
+  '') exec cargo test "${all[@]}" ;;
+  --keep-going) exec cargo test "${all[@]}" --no-fail-fast ;;
+  *) exec cargo test "$@" ;;
+esac

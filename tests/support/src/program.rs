@@ -148,7 +148,7 @@ pub fn target_directory() -> PathBuf {
     test.ancestors().nth(3).expect("target/PROFILE/deps/TEST").to_owned()
 }
 
-/// Builds an example now: `cargo test --all-targets` and `--test NAME` do not build it, and one
+/// Builds an example, if it is not built yet: `cargo test --test NAME` does not build it, and one
 /// from an earlier build would be tested in place of the present code. The packages and features are
 /// those of `tests/run.sh`: with others cargo would build every dependency anew.
 fn build(example: &str) -> PathBuf {
