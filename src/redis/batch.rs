@@ -277,6 +277,9 @@ impl<R: BatchedRequest> Batch<R> {
     /// Sends a request alone that was refused among others.
     fn send_anew(&self, Waiting { request, caller, .. }: Waiting<R>) {
         self.0.client.watch_nodes();
+        if !R::OUTLIVES_CALLER && caller.is_closed() {
+            return;
+        }
         let batch = self.clone();
         tokio::spawn(async move {
             let _ = caller.send(batch.send_alone(request).await);

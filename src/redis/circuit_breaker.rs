@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
-use self::state::{Shared, State};
+use self::state::{Shared, State, is_cluster_down};
 use super::connection::{Connection, Connector, read_mark};
 use super::health::Health;
 use super::node::Node;
@@ -33,8 +33,9 @@ use crate::error::StoreError;
 ///   while others arrive, a call waits for its own.
 /// - A connection to a Cluster has several servers, of which one may be silent. There each call has the
 ///   response timeout for itself. If its node has replied to no other meanwhile, calls to that node fail at once from
-///   then on, and a background task asks it until it replies, or another node has its slots. If the node of the
-///   call is not known, five in a row without a reply are one silence.
+///   then on, and a background task asks it until it replies, or another node has its slots. The same if it says that the
+///   Cluster is down. If the node of the call is not known, five in a row without a reply are one silence, unless a
+///   node is known to be silent.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
 ///   time, with growing pauses. An attempt succeeds when the server replies to a PING.
 #[derive(Clone)]
@@ -64,9 +65,11 @@ impl CircuitBreaker {
     }
 
     /// Looks whether the data is still there, once a second while the store is in use: `FLUSHALL` breaks
-    /// no connection.
+    /// no connection. On a Cluster, whether the same nodes have the slots.
     pub(super) fn watch_data(&self) {
-        if !self.is_cluster() && self.0.is_look_due() {
+        if self.is_cluster() {
+            self.watch_nodes();
+        } else if self.0.is_look_due() {
             let breaker = self.clone();
             tokio::spawn(async move {
                 let look = async |mut connection| {
@@ -87,11 +90,11 @@ impl CircuitBreaker {
             let breaker = self.clone();
             tokio::spawn(async move {
                 let look = async |mut connection| {
-                    let nodes = breaker.0.nodes.read(&mut connection, &breaker.0.mark).await;
-                    nodes.map_err(reply::error)
+                    breaker.0.read_nodes(&mut connection).await.map_err(reply::error)
                 };
                 // After a failure, the nodes are as they were.
                 let _ = breaker.call(None, look).await;
+                breaker.0.follow_nodes().await;
             });
         }
     }
@@ -156,9 +159,11 @@ impl CircuitBreaker {
         if is_silent() {
             return result;
         }
-        let has_timed_out = matches!(result, Err(StoreError::Timeout));
-        // Not if the node has replied to others: the call may have been redirected to a node that is silent.
-        let known = node.as_ref().filter(|node| !has_timed_out || node.replies() == replies);
+        // Not if the node has replied to others: the call may have been redirected to a node that is silent, or back
+        // and forth while its slot moves. A node that serves nobody replies, too.
+        let is_down = result.as_ref().is_err_and(is_cluster_down);
+        let is_its = |node: &&Arc<Node>| result.is_ok() || is_down || node.replies() == replies;
+        let known = node.as_ref().filter(is_its);
         self.0.record_result(number, known, &result);
         result
     }

@@ -14,8 +14,8 @@ use crate::time::micros;
 /// Redis may have lost data if a connection finds another process than the last one did, as after a
 /// restart or a failover, or if the mark of the prefix is gone, as after `FLUSHALL`. A connection that
 /// breaks and finds the same process and mark has lost nothing. On a Cluster each broken connection to a
-/// node counts as a loss, because the client makes it again by itself, and so does each new connection to the
-/// Cluster after one that was given up.
+/// node counts as a loss, because the client makes it again by itself, and so does a node that has lost its slots to
+/// another one, and each new connection to the Cluster.
 #[derive(Clone, Debug)]
 pub(crate) struct Health(Arc<Record>);
 

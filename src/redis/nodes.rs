@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use ahash::RandomState;
 use arc_swap::ArcSwap;
 use redis::cluster_routing::Slot;
 use redis::{ErrorKind, RedisResult, Value, from_redis_value_ref};
 
 use super::connection::Connection;
+use super::health::Health;
 use super::node::Node;
 
 /// Which node of a Cluster has which slot, as the Cluster said when it was last asked.
@@ -17,32 +19,54 @@ use super::node::Node;
 #[derive(Default)]
 pub(super) struct Nodes(ArcSwap<Slots>);
 
-type Slots = HashMap<Slot, Arc<Node>>;
+#[derive(Default)]
+struct Slots {
+    nodes: Vec<Arc<Node>>,
+    nodes_of: HashMap<Slot, Arc<Node>, RandomState>,
+}
+
+impl Slots {
+    fn node_of(&self, name: &[u8]) -> Option<&Arc<Node>> {
+        self.nodes_of.get(&Slot::for_key(name))
+    }
+
+    fn has(&self, node: &Arc<Node>) -> bool {
+        self.nodes.iter().any(|it| Arc::ptr_eq(it, node))
+    }
+}
 
 impl Nodes {
     /// Returns the node that has a Redis key, if it is known.
     pub(super) fn of(&self, name: &[u8]) -> Option<Arc<Node>> {
-        self.0.load().get(&Slot::for_key(name)).cloned()
+        self.0.load().node_of(name).cloned()
     }
 
     /// Returns whether a node has slots.
     pub(super) fn has(&self, node: &Arc<Node>) -> bool {
-        self.0.load().values().any(|it| Arc::ptr_eq(it, node))
+        self.0.load().has(node)
     }
 
     /// Returns whether a node is silent.
     pub(super) fn is_one_silent(&self) -> bool {
-        self.0.load().values().any(|node| node.is_silent())
+        self.0.load().nodes.iter().any(|node| node.is_silent())
     }
 
     /// Asks the Cluster. `name` is the beginning of names that no key has.
-    pub(super) async fn read(&self, connection: &mut Connection, name: &str) -> RedisResult<()> {
+    ///
+    /// Returns whether a node has no slots any more. Another one has taken its place, maybe without the last writes, and no
+    /// connection need have broken. So that is a loss of data, of which `health` knows before any call is for the other
+    /// node.
+    pub(super) async fn read(
+        &self,
+        connection: &mut Connection,
+        name: &str,
+        health: &Health,
+    ) -> RedisResult<bool> {
         let reply: Vec<Vec<Value>> =
             redis::cmd("CLUSTER").arg("SLOTS").query_async(connection).await?;
         let known = self.0.load_full();
-        let mut nodes: HashMap<Vec<u8>, Arc<Node>> =
-            known.values().map(|node| (node.id.clone(), node.clone())).collect();
-        let mut slots = Slots::new();
+        let mut nodes = known.nodes.clone();
+        let mut slots = Slots::default();
         for range in &reply {
             // The first slot, the last one, the primary, and its replicas. A node is its address, port and identity.
             let [first, last, primary, ..] = &range[..] else { continue };
@@ -51,17 +75,27 @@ impl Nodes {
             let (first, last): (u16, u16) =
                 (from_redis_value_ref(first)?, from_redis_value_ref(last)?);
             let id: Vec<u8> = from_redis_value_ref(id)?;
-            let is_free = |number: &usize| nodes.values().all(|node| node.number != *number);
-            let number = (0..).find(is_free).unwrap_or_default();
-            let node =
-                nodes.entry(id).or_insert_with_key(|id| Node::new(number, id.clone()).into());
-            slots.extend((first..=last).filter_map(Slot::new).map(|slot| (slot, node.clone())));
+            let node = nodes.iter().find(|node| node.id == id).cloned().unwrap_or_else(|| {
+                let is_free = |number: &usize| nodes.iter().all(|node| node.number != *number);
+                let node = Arc::new(Node::new((0..).find(is_free).unwrap_or_default(), id));
+                nodes.push(node.clone());
+                node
+            });
+            if !slots.has(&node) {
+                slots.nodes.push(node.clone());
+            }
+            let range = (first..=last).filter_map(Slot::new);
+            slots.nodes_of.extend(range.map(|slot| (slot, node.clone())));
         }
-        if known.is_empty() && !refuses_keys_of_others(&slots, connection, name).await {
-            slots.clear();
+        if known.nodes.is_empty() && !refuses_keys_of_others(&slots, connection, name).await {
+            slots = Slots::default();
+        }
+        let is_one_gone = known.nodes.iter().any(|node| !slots.has(node));
+        if is_one_gone {
+            health.record_loss();
         }
         self.0.store(slots.into());
-        Ok(())
+        Ok(is_one_gone)
     }
 
     /// Waits for a reply of a node.
@@ -86,7 +120,7 @@ impl Nodes {
 
 /// Returns whether a script meets an error if it uses a key of another node.
 async fn refuses_keys_of_others(slots: &Slots, connection: &Connection, name: &str) -> bool {
-    let number = |key: &String| slots.get(&Slot::for_key(key)).map(|node| node.number);
+    let number = |key: &String| slots.node_of(key.as_bytes()).map(|node| node.number);
     let mut keys = names(name);
     let Some(here) = keys.next() else { return false };
     let elsewhere = keys.take(1_000).find(|key| number(key) != number(&here));

@@ -74,7 +74,8 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 ///   stay reset and lifted.
 /// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows
 ///   of a log before it checks it the next time. After `FLUSHALL` it notices that within a second. On a
-///   Cluster only a broken connection to a node tells it: a `FLUSHALL` of a node goes unnoticed.
+///   Cluster a broken connection to a node tells it, or within a second that another node has its slots: a `FLUSHALL` of
+///   a node goes unnoticed.
 ///
 /// ## The Redis server
 ///

@@ -1,6 +1,7 @@
 //! Windows on a Cluster: when a node fails while no request is sent to it, and when clients hang up.
 
 use http::{Request, Response, StatusCode};
+use test_support::proxy::{Fault, Proxy};
 use test_support::{Cluster, Redis, eventually, patient_store};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep, timeout};
@@ -179,6 +180,146 @@ async fn silence_of_a_node_ends_when_its_runtime_is_gone() {
         limiter.check(&*of_it[1]).await.unwrap().decided_by() == DecidedBy::Store
     })
     .await;
+}
+
+/// The client follows the redirections of a slot that is half moved, back and forth, until it gives up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slot_that_moves_silences_no_node() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let limiter = limiter(user(1_000_000), &store(cluster.servers()).await);
+    let (mut of_it, others) = keys_of(&cluster).await;
+    let moving = of_it.pop().unwrap();
+    let (slot, _) = cluster.slot(&format!("tsw:{{={moving}}}:user:1h")).await;
+    cluster.begin_to_move(slot, 1, 0).await;
+    let mut load = JoinSet::new();
+    for _ in 0..2 {
+        for key in of_it.iter().chain(&others).cloned() {
+            let (limiter, keys) = (limiter.clone(), [key]);
+            load.spawn(async move {
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_secs(3) {
+                    decides(DecidedBy::Store, &limiter, &keys).await;
+                }
+            });
+        }
+    }
+    let mut moved = JoinSet::new();
+    for _ in 0..4 {
+        let (limiter, moving) = (limiter.clone(), moving.clone());
+        moved.spawn(async move {
+            loop {
+                let _ = limiter.check(&*moving).await.unwrap();
+                sleep(Duration::from_millis(1)).await;
+            }
+        });
+    }
+    load.join_all().await;
+}
+
+/// A firewall has forgotten the connection to a node, which serves new ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_connection_to_a_node_is_made_anew() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let (of_it, others) = keys_of(&cluster).await;
+    let node = &cluster.nodes[1];
+    let proxy = Proxy::to(node.port()).await;
+    let (bus, port) = ((node.port() + 10_000).to_string(), proxy.port().to_string());
+    node.run::<()>(&["CONFIG", "SET", "cluster-announce-bus-port", &bus]).await;
+    node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &port]).await;
+    eventually("the others know the port", async || {
+        cluster.nodes[0].run::<String>(&["CLUSTER", "NODES"]).await.contains(&port)
+    })
+    .await;
+    let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
+    let limiter = limiter(user(1_000_000), &store(servers).await);
+    decides(DecidedBy::Store, &limiter, &of_it).await;
+    proxy.set(Fault::Forget);
+    decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
+    let silent = Instant::now();
+    eventually("Redis decides", async || {
+        limiter.check(&*of_it[0]).await.unwrap().decided_by() == DecidedBy::Store
+    })
+    .await;
+    assert!(silent.elapsed() < Duration::from_secs(1), "{:?}", silent.elapsed());
+    decides(DecidedBy::Store, &limiter, &others).await;
+}
+
+/// A node without a replica is dead, so the others serve nobody. Each call takes the client 0.2 s to learn that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_that_is_down_delays_no_later_check() {
+    let mut cluster = Cluster::start().await;
+    let limiter = limiter(user(1_000_000), &store(cluster.servers()).await);
+    let (_, others) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &others).await;
+    cluster.nodes[1].kill();
+    let is = async |node: &Redis, state: &str| {
+        node.run::<String>(&["CLUSTER", "INFO"]).await.contains(state)
+    };
+    for node in [0, 2].map(|number| &cluster.nodes[number]) {
+        eventually("it is down", async || is(node, "cluster_state:fail").await).await;
+    }
+    // The first check of each node waits.
+    let start = Instant::now();
+    decides(DecidedBy::LocalLog, &limiter, &others).await;
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    cluster.nodes[1].start_again();
+    eventually("it is up", async || is(&cluster.nodes[0], "cluster_state:ok").await).await;
+    eventually("Redis decides", async || {
+        limiter.check(&*others[0]).await.unwrap().decided_by() == DecidedBy::Store
+    })
+    .await;
+}
+
+/// They name no key that this crate knows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_commands_to_a_silent_node_concern_no_other() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let store = store(cluster.servers()).await;
+    let limiter = limiter(user(1_000), &store);
+    let (of_it, others) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &of_it).await;
+    cluster.nodes[1].signal("STOP");
+    decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
+    let name = format!("tsw:{{={}}}:user:1h", of_it[0]);
+    for _ in 0..6 {
+        let reply = store.commands().query::<u64>(redis::cmd("ZCARD").arg(&name)).await;
+        assert!(reply.is_err(), "the node is silent");
+    }
+    decides(DecidedBy::Store, &limiter, &others).await;
+}
+
+/// A primary stands still, its replica takes its place without the last writes, and it goes on as a replica. No connection
+/// breaks, and the client follows without a word.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replaced_node_never_over_admits() {
+    let cluster = Cluster::with_replicas(1).await;
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
+    let (_, owner) = cluster.slot(LOG).await;
+    for _ in 0..5 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    }
+    let (old, new) = (&cluster.nodes[owner], &cluster.nodes[owner + 3]);
+    eventually("the replica has it", async || old.run::<u64>(&["WAIT", "1", "100"]).await == 1)
+        .await;
+    new.run::<()>(&["CONFIG", "SET", "replica-read-only", "no"]).await;
+    new.run::<redis::Value>(&["FLUSHALL"]).await;
+    let has_role = async |node: &Redis, role: &str| {
+        node.run::<String>(&["INFO", "replication"]).await.contains(role)
+    };
+    old.signal("STOP");
+    eventually("it is promoted", async || has_role(new, "role:master").await).await;
+    old.signal("CONT");
+    eventually("it is a replica", async || has_role(old, "role:slave").await).await;
+    sleep(Duration::from_secs(1)).await;
+    // Within a second of a check, which need not be of this log.
+    let _ = limiter.check("bob").await.unwrap();
+    sleep(Duration::from_secs(1)).await;
+    for _ in 0..5 {
+        assert!(!limiter.check("alice").await.unwrap().is_admitted());
+    }
 }
 
 /// The keys are in different slots, so an admission is two calls, and so is a cancellation.

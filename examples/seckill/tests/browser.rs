@@ -245,8 +245,9 @@ async fn customer_goes_from_entry_to_payment() {
 #[tokio::test(flavor = "multi_thread")]
 async fn button_waits_for_the_opening_and_after_a_429() {
     let sale = ["--quota", "1/20s", "--stock", "iphone=9", "--stock", "ipad=9"];
-    let server = start(&[&sale[..], &["--first-come", "--opens-in", "8s"]].concat());
+    // First: several browsers that start at once may take seconds.
     let chrome = Chrome::start().await;
+    let server = start(&[&sale[..], &["--first-come", "--opens-in", "8s"]].concat());
     let tab = chrome.open(&server.url).await;
     tab.is_user("alice").await;
     tab.sees("#timer", |text| text.starts_with("Opens in 0:0")).await;

@@ -1,14 +1,20 @@
 //! [`Shared`]: the state of a circuit breaker, and the task that reconnects.
 
+#[cfg(feature = "cluster")]
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+#[cfg(feature = "cluster")]
+use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use redis::RedisResult;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
+#[cfg(feature = "cluster")]
+use tokio::time::sleep;
 use tokio::time::{Instant, timeout};
 
 use crate::error::StoreError;
@@ -26,9 +32,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// The same for a node of a Cluster, which costs less than a new connection to all of them.
 #[cfg(feature = "cluster")]
 const LONGEST_NODE_PAUSE: Duration = Duration::from_millis(200);
-/// How often a silent node is asked before a new connection is made to find it.
-#[cfg(feature = "cluster")]
-const ATTEMPTS_PER_CONNECTION: u32 = 3;
 /// The least time between two replacements of a connection whose server is no longer the master.
 const LEAST_AGE: Duration = Duration::from_secs(1);
 
@@ -80,6 +83,9 @@ pub(super) struct Shared {
     pub(super) mark: String,
     #[cfg(feature = "cluster")]
     pub(super) nodes: Nodes,
+    /// Whether a node has lost its slots since the connection was made.
+    #[cfg(feature = "cluster")]
+    is_node_gone: AtomicBool,
     epoch: Instant,
     /// When the last look at the mark or at the nodes began, in milliseconds after the epoch.
     looked_ms: AtomicU64,
@@ -133,6 +139,8 @@ impl Shared {
             mark,
             #[cfg(feature = "cluster")]
             nodes: Nodes::default(),
+            #[cfg(feature = "cluster")]
+            is_node_gone: AtomicBool::new(false),
             epoch: Instant::now(),
             looked_ms: AtomicU64::new(0),
         }
@@ -167,7 +175,7 @@ impl Shared {
                 if self.connector.is_cluster() {
                     // After an error no calls are shared.
                     let mut own = connection.clone();
-                    let _ = timeout(STEP_TIMEOUT, self.nodes.read(&mut own, &self.mark)).await;
+                    let _ = timeout(STEP_TIMEOUT, self.read_nodes(&mut own)).await;
                 }
                 return Ok(connection);
             }
@@ -211,6 +219,8 @@ impl Shared {
                 self.health.record_loss();
             }
         }
+        #[cfg(feature = "cluster")]
+        self.is_node_gone.store(false, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
         self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));
         self.changed.notify_waiters();
@@ -245,6 +255,25 @@ impl Shared {
         redis::cmd("PING").exec_async(&mut connection).await
     }
 
+    /// Asks a Cluster which node has which slot.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn read_nodes(&self, connection: &mut Connection) -> RedisResult<()> {
+        if self.nodes.read(connection, &self.mark, &self.health).await? {
+            self.is_node_gone.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Makes a new connection if a node has lost its slots to another one: the present connection may go on asking it.
+    #[cfg(feature = "cluster")]
+    pub(super) async fn follow_nodes(&self) {
+        if self.is_node_gone.load(Ordering::Relaxed)
+            && let Ok(new) = self.connect().await
+        {
+            self.set_ready(new);
+        }
+    }
+
     /// Counts the replies on a connection, and gives it up, or a node of it, if it has broken or is silent.
     pub(super) fn record_result<T>(
         self: &Arc<Self>,
@@ -274,6 +303,11 @@ impl Shared {
                 return;
             }
         };
+        #[cfg(feature = "cluster")]
+        if self.nodes.is_one_silent() {
+            // The call may have been for that node. The task that watches it replaces a connection that hangs.
+            return;
+        }
         if !self.connector.is_cluster() {
             let is_broken = matches!(error, StoreError::Disconnected { .. });
             let next = if is_broken { State::Connecting } else { State::Failed };
@@ -319,6 +353,13 @@ impl Shared {
             self.changed.notify_waiters();
             tokio::spawn(watch(Arc::downgrade(self), number, node.clone(), token));
         }
+    }
+
+    /// Returns whether a node of a Cluster replies in time.
+    #[cfg(feature = "cluster")]
+    async fn replies_on(&self, connection: Connection, node: &Node) -> bool {
+        let ping = timeout(self.response_timeout, self.ping(connection, Some(node)));
+        ping.await.is_ok_and(|reply| reply.is_ok())
     }
 
     /// Has calls to a node wait for replies again.
@@ -374,58 +415,87 @@ async fn reconnect(breaker: Weak<Shared>, _token: Arc<()>) {
 }
 
 /// Returns whether an error says that there is no connection to the node of a call, or no reply of it. The other nodes go
-/// on naming it: the client has followed that many times before it fails.
+/// on naming it: the client has followed that many times before it fails. Or that the node serves nobody.
 #[cfg(feature = "cluster")]
 fn is_of_lost_node(error: &StoreError) -> bool {
     match error {
         StoreError::Timeout | StoreError::Disconnected { .. } | StoreError::Unreachable { .. } => {
             true
         }
-        StoreError::Refused { code, .. } => code == "MOVED",
+        StoreError::Refused { code, .. } => code == "MOVED" || is_cluster_down(error),
         _ => false,
     }
 }
 
+/// Returns whether an error says that a node of a Cluster serves nobody, because some slots have no node. The client has
+/// asked it many times.
+pub(super) fn is_cluster_down(error: &StoreError) -> bool {
+    matches!(error, StoreError::Refused { code, .. } if code == "CLUSTERDOWN")
+}
+
 /// Asks a silent node of a connection until it replies, or another one has its slots.
 ///
-/// The present connection can't find the other one, and it may hang as a whole: then a new one is made. Now and then one is
-/// made anyway, because the present one may never have been connected to the node.
+/// Meanwhile new connections are made. The present one can't find another node, it may hang as a whole, and a firewall may
+/// have forgotten it. But a new connection is as good as a loss of data: better the present one.
 #[cfg(feature = "cluster")]
 async fn watch(breaker: Weak<Shared>, number: u64, node: Arc<Node>, token: Arc<()>) {
-    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_NODE_PAUSE);
-    for attempt in 1_u32.. {
-        backoff.pause().await;
-        let Some(breaker) = breaker.upgrade() else { return };
-        let Some(connection) = breaker.ready(number) else { return };
-        let (nodes, limit) = (&breaker.nodes, breaker.response_timeout);
-        // A task, so that both are under way at once.
-        let (own, mut other) = (breaker.clone(), connection.clone());
-        let read = tokio::spawn(async move {
-            timeout(limit, own.nodes.read(&mut other, &own.mark)).await.is_ok_and(|it| it.is_ok())
+    let begin = Instant::now();
+    loop {
+        let mut replied = pin!(ask_until_reply(&breaker, number, &node));
+        let mut connected = pin!(connect_until_reply(&breaker, number, &node));
+        let first = poll_fn(|cx| match replied.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(None),
+            Poll::Pending => connected.as_mut().poll(cx),
         });
-        let replies = async |connection| {
-            timeout(limit, breaker.ping(connection, Some(&node))).await.is_ok_and(|it| it.is_ok())
-        };
-        if replies(connection.clone()).await {
-            return breaker.find_node(token);
+        let mut new = first.await;
+        if new.is_some() && timeout(FIRST_PAUSE, replied).await.is_ok() {
+            new = None;
         }
-        let is_read = read.await.unwrap_or(false);
-        if is_read && nodes.has(&node) && !attempt.is_multiple_of(ATTEMPTS_PER_CONNECTION) {
-            continue;
-        }
-        let Ok(new) = breaker.connect().await else { continue };
-        if nodes.has(&node) {
-            // A new connection is as good as a loss of data: better the present one.
-            if replies(connection).await {
-                return breaker.find_node(token);
-            }
-            if !replies(new.clone()).await {
-                continue;
-            }
-        }
-        if breaker.is_ready(number) {
+        let Some(breaker) = breaker.upgrade() else { return };
+        let Some(mut connection) = breaker.ready(number) else { return };
+        if let Some(new) = new {
             drop(token);
             return breaker.set_ready(new);
+        }
+        if begin.elapsed() > FIRST_PAUSE {
+            // A primary that stood still replies before it learns that another one has taken its place.
+            sleep(FIRST_PAUSE).await;
+            let _ = timeout(breaker.response_timeout, breaker.read_nodes(&mut connection)).await;
+        }
+        if breaker.nodes.has(&node) {
+            return breaker.find_node(token);
+        }
+    }
+}
+
+/// Waits until a node replies on the present connection, or there is another connection.
+#[cfg(feature = "cluster")]
+async fn ask_until_reply(breaker: &Weak<Shared>, number: u64, node: &Arc<Node>) {
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_NODE_PAUSE);
+    while let Some(breaker) = breaker.upgrade()
+        && let Some(connection) = breaker.ready(number)
+        && !breaker.replies_on(connection, node).await
+    {
+        drop(breaker);
+        backoff.pause().await;
+    }
+}
+
+/// Makes connections until a node replies on one, or has no slots any more. Returns `None` when another one is in use.
+#[cfg(feature = "cluster")]
+async fn connect_until_reply(
+    breaker: &Weak<Shared>,
+    number: u64,
+    node: &Arc<Node>,
+) -> Option<Connection> {
+    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+    loop {
+        backoff.pause().await;
+        let breaker = breaker.upgrade().filter(|it| it.is_ready(number))?;
+        if let Ok(new) = breaker.connect().await
+            && (!breaker.nodes.has(node) || breaker.replies_on(new.clone(), node).await)
+        {
+            return Some(new);
         }
     }
 }

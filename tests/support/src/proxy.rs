@@ -18,6 +18,8 @@ pub enum Fault {
     Cut,
     /// Keeps connections, and passes nothing on.
     Stall,
+    /// The same for the connections that are there. New ones work, as when a firewall has forgotten the old ones.
+    Forget,
     /// Passes replies on this much later.
     Delay(Duration),
 }
@@ -124,6 +126,12 @@ async fn connection(
     // The network between has no delays of its own.
     client.set_nodelay(true).unwrap();
     server.set_nodelay(true).unwrap();
+    let is_new = *faults.borrow() == Fault::Forget;
+    let passes = move |fault: &Fault| match fault {
+        Fault::Stall => false,
+        Fault::Forget => is_new,
+        _ => true,
+    };
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
     let mut requests_fault = faults.clone();
@@ -135,7 +143,7 @@ async fn connection(
                 seen.beginnings.lock().unwrap().push(buffer[..length.min(512)].to_vec());
             }
             seen.see_request(&buffer[..length]);
-            if requests_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err()
+            if requests_fault.wait_for(passes).await.is_err()
                 || to_server.write_all(&buffer[..length]).await.is_err()
             {
                 break;
@@ -150,7 +158,7 @@ async fn connection(
             if drops.drops_reply() {
                 break;
             }
-            if replies_fault.wait_for(|fault| *fault != Fault::Stall).await.is_err() {
+            if replies_fault.wait_for(passes).await.is_err() {
                 break;
             }
             let delay = match *replies_fault.borrow() {
