@@ -62,6 +62,10 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 // - A node becomes silent after a call has looked whether it is, and before the call waits. The call receives the
 //   notification, as above. A silence lasts for as long as the task that watches the node: if its runtime ends, the
 //   next calls wait for the node again. Test: `silence_of_a_node_ends_when_its_runtime_is_gone`.
+// - Another node takes the place of one, maybe without its last writes, and calls follow to it on the present connection.
+//   `Nodes::read` records a loss before it stores the nodes, so each log is reconciled first. The present connection may
+//   do that at the old node, which does not know yet. So `follow_nodes` makes a new one, which counts as a loss again.
+//   Test: `replaced_node_never_over_admits`.
 // - A connection is replaced while calls to its nodes wait. They fail, and say nothing of the nodes: `give_up_node` compares
 //   the number of the connection, under the lock. Test: `failures_on_a_replaced_connection_concern_no_node`.
 // - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
