@@ -56,12 +56,17 @@ async fn node_emptied_without_a_connection_never_over_admits() {
     .await;
 }
 
+/// Returns the Redis key of the log of a key.
+fn log_of(key: &str) -> String {
+    format!("tsw:{{={key}}}:user:1h")
+}
+
 /// Keys of the second node, and keys of the others.
 async fn keys_of(cluster: &Cluster) -> (Vec<String>, Vec<String>) {
     let (mut of_it, mut others) = (Vec::new(), Vec::new());
     for number in 0..60 {
         let key = format!("key-{number}");
-        let (_, owner) = cluster.slot(&format!("tsw:{{={key}}}:user:1h")).await;
+        let (_, owner) = cluster.slot(&log_of(&key)).await;
         if owner == 1 { of_it.push(key) } else { others.push(key) }
     }
     (of_it, others)
@@ -71,6 +76,13 @@ async fn decides(by: DecidedBy, limiter: &Limiter, keys: &[String]) {
     for key in keys {
         assert_eq!(limiter.check(key.as_str()).await.unwrap().decided_by(), by, "{key}");
     }
+}
+
+async fn until_redis_decides(limiter: &Limiter, key: &str) {
+    eventually("Redis decides", async || {
+        limiter.check(key).await.unwrap().decided_by() == DecidedBy::Store
+    })
+    .await;
 }
 
 fn all_at_once(by: DecidedBy, limiter: &Limiter, keys: &[String]) -> JoinSet<()> {
@@ -100,10 +112,7 @@ async fn silent_node_costs_its_timeout_once() {
     assert!(start.elapsed() < TIMEOUT, "none of them has waited for the node");
     decides(DecidedBy::Store, &limiter, &others).await;
     cluster.nodes[1].signal("CONT");
-    eventually("Redis decides", async || {
-        limiter.check(&*of_it[0]).await.unwrap().decided_by() == DecidedBy::Store
-    })
-    .await;
+    until_redis_decides(&limiter, &of_it[0]).await;
     assert_eq!(limiter.peek(&*of_it[1]).await.unwrap().remaining(), 6, "both were written back");
 }
 
@@ -126,10 +135,7 @@ async fn other_nodes_decide_beside_a_dead_one() {
     let questions = one.call_count("cluster|slots").await + other.call_count("cluster|slots").await;
     assert!(questions < 200, "{questions} questions who has the slots of {} keys", of_it.len());
     cluster.nodes[1].start_again();
-    eventually("Redis decides", async || {
-        limiter.check(&*of_it[0]).await.unwrap().decided_by() == DecidedBy::Store
-    })
-    .await;
+    until_redis_decides(&limiter, &of_it[0]).await;
 }
 
 /// A process is started while a node hangs.
@@ -176,10 +182,7 @@ async fn silence_of_a_node_ends_when_its_runtime_is_gone() {
     .await
     .unwrap();
     cluster.nodes[1].signal("CONT");
-    eventually("Redis decides", async || {
-        limiter.check(&*of_it[1]).await.unwrap().decided_by() == DecidedBy::Store
-    })
-    .await;
+    until_redis_decides(&limiter, &of_it[1]).await;
 }
 
 /// The client follows the redirections of a slot that is half moved, back and forth, until it gives up.
@@ -190,7 +193,7 @@ async fn slot_that_moves_silences_no_node() {
     let limiter = limiter(user(1_000_000), &store(cluster.servers()).await);
     let (mut of_it, others) = keys_of(&cluster).await;
     let moving = of_it.pop().unwrap();
-    let (slot, _) = cluster.slot(&format!("tsw:{{={moving}}}:user:1h")).await;
+    let (slot, _) = cluster.slot(&log_of(&moving)).await;
     cluster.begin_to_move(slot, 1, 0).await;
     let mut load = JoinSet::new();
     for _ in 0..2 {
@@ -238,10 +241,7 @@ async fn forgotten_connection_to_a_node_is_made_anew() {
     proxy.set(Fault::Forget);
     decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
     let silent = Instant::now();
-    eventually("Redis decides", async || {
-        limiter.check(&*of_it[0]).await.unwrap().decided_by() == DecidedBy::Store
-    })
-    .await;
+    until_redis_decides(&limiter, &of_it[0]).await;
     assert!(silent.elapsed() < Duration::from_secs(1), "{:?}", silent.elapsed());
     decides(DecidedBy::Store, &limiter, &others).await;
 }
@@ -266,10 +266,7 @@ async fn cluster_that_is_down_delays_no_later_check() {
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     cluster.nodes[1].start_again();
     eventually("it is up", async || is(&cluster.nodes[0], "cluster_state:ok").await).await;
-    eventually("Redis decides", async || {
-        limiter.check(&*others[0]).await.unwrap().decided_by() == DecidedBy::Store
-    })
-    .await;
+    until_redis_decides(&limiter, &others[0]).await;
 }
 
 /// They name no key that this crate knows.
@@ -283,9 +280,8 @@ async fn own_commands_to_a_silent_node_concern_no_other() {
     decides(DecidedBy::Store, &limiter, &of_it).await;
     cluster.nodes[1].signal("STOP");
     decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
-    let name = format!("tsw:{{={}}}:user:1h", of_it[0]);
     for _ in 0..6 {
-        let reply = store.commands().query::<u64>(redis::cmd("ZCARD").arg(&name)).await;
+        let reply = store.commands().query::<u64>(redis::cmd("ZCARD").arg(log_of(&of_it[0]))).await;
         assert!(reply.is_err(), "the node is silent");
     }
     decides(DecidedBy::Store, &limiter, &others).await;
@@ -402,7 +398,7 @@ impl TwoNodes {
 
     /// Returns the number of the node of a key.
     async fn node(&self, key: &str) -> usize {
-        self.cluster.slot(&format!("tsw:{{={key}}}:user:1h")).await.1
+        self.cluster.slot(&log_of(key)).await.1
     }
 
     async fn pause(&self, key: &str, time: Duration) {
