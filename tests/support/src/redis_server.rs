@@ -41,6 +41,14 @@ impl Redis {
         Self::start_with(&[]).await
     }
 
+    /// Starts a server that loses nothing when it is killed.
+    ///
+    /// It hands each write to the kernel before it replies, and never waits for the disk. By default it
+    /// may hold a write back for two seconds while the disk is slow.
+    pub async fn start_durable() -> Self {
+        Self::start_with(&["--appendonly", "yes", "--appendfsync", "no"]).await
+    }
+
     /// Starts a server with these arguments.
     pub async fn start_with(arguments: &[&str]) -> Self {
         Self::start_in(&[], arguments).await

@@ -116,7 +116,7 @@ async fn cluster_keeps_each_group_on_one_server() {
 #[tokio::test]
 async fn outage_is_an_error_and_storm_ends_later() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
+    let mut redis = Redis::start_durable().await;
     let store = RedisStore::connect(redis.url()).await.unwrap();
     let watched = Watched::on_redis("10/2s", &store);
     watched.record("lobby", 0..11).await;

@@ -20,7 +20,7 @@ async fn says(monitor: &SpeechMonitor, sender: &str) -> Result<bool, StoreError>
 
 #[tokio::test]
 async fn known_mute_holds_in_an_outage() {
-    let mut redis = Redis::start_with(&["--appendonly", "yes"]).await;
+    let mut redis = Redis::start_durable().await;
     let one = monitor(&redis, "similar 2/1m 90% mute 1h").await;
     let other = monitor(&redis, "similar 2/1m 90% mute 1h").await;
     for sender in ["alice", "bob", "carol", "dora"] {

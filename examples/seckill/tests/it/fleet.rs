@@ -96,7 +96,7 @@ async fn a_level_that_cannot_be_read_is_shown_until_it_is_stale() {
 
 #[tokio::test]
 async fn a_redis_that_dies_in_mid_sale_loses_and_doubles_no_order() {
-    let mut redis = Redis::start_with(&["--appendonly", "yes", "--appendfsync", "always"]).await;
+    let mut redis = Redis::start_durable().await;
     let free = ["--ip-quota", "off", "--quota", "999/1s", "--stock", "iphone=40"];
     let server = alone(&[&free[..], &["--redis", &redis.url()]].concat());
     let mut first = Vec::new();
