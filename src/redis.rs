@@ -1,31 +1,33 @@
 //! The way to Redis, which the stores and the speech monitor share.
 //!
-//! A [`Client`] calls the [`Scripts`] and sends other commands through the [`CircuitBreaker`], which
-//! holds the one [`Connection`](connection::Connection) of a store.
+//! A [`Client`] calls the [`Scripts`] and sends other commands through the [`CircuitBreaker`] of the server, which holds the
+//! [`Connection`](connection::Connection), or those of the nodes of a Cluster.
 
 mod backoff;
 mod batch;
 mod circuit_breaker;
 mod client;
+#[cfg(feature = "cluster")]
+mod cluster;
 #[cfg(feature = "redis-commands")]
 mod commands;
 mod connection;
 mod health;
 mod keys;
-mod node;
-#[cfg(feature = "cluster")]
-mod nodes;
 mod reply;
+mod request;
 mod scan;
 mod scripts;
+#[cfg(feature = "cluster")]
+mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod servers;
 
-pub(crate) use self::backoff::Backoff;
+pub(crate) use self::backoff::{Backoff, Pace};
 pub(crate) use self::batch::{Batch, BatchedRequest};
 pub(crate) use self::circuit_breaker::CircuitBreaker;
-pub(crate) use self::client::Client;
+pub(crate) use self::client::{Backend, Client};
 #[cfg(feature = "redis-commands")]
 pub use self::commands::{RedisCommands, RedisScript};
 pub(crate) use self::connection::{Connection, Connector};

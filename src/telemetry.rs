@@ -130,16 +130,6 @@ pub(crate) fn store_lost(error: impl Display) {
     event!(warn, %error, "the store does not answer: the failure policy decides");
 }
 
-#[cfg(feature = "cluster")]
-pub(crate) fn node_lost() {
-    #[cfg(feature = "metrics")]
-    metrics::gauge!("sliding_window_store_available").set(0.0);
-    event!(
-        warn,
-        "a node of the Cluster does not answer: the failure policy decides about its keys"
-    );
-}
-
 #[cfg(feature = "redis")]
 pub(crate) fn store_found() {
     #[cfg(feature = "metrics")]

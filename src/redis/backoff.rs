@@ -1,6 +1,9 @@
-//! [`Backoff`]: growing pauses between attempts.
+//! [`Backoff`]: growing pauses between attempts. [`Pace`]: the least time between two looks.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::time::random_part;
 
@@ -32,6 +35,32 @@ impl Backoff {
         self.next = (self.next * 2).min(self.longest);
         shortened
     }
+}
+
+/// How often something is done at most.
+pub(crate) struct Pace {
+    epoch: Instant,
+    /// When it was done last, in milliseconds after the epoch.
+    last_ms: AtomicU64,
+}
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        Self { epoch: Instant::now(), last_ms: AtomicU64::new(0) }
+    }
+
+    /// Returns whether the last time is a pause ago. Who hears so does it.
+    pub(crate) fn is_due(&self, pause: Duration) -> bool {
+        let (now_ms, last_ms) =
+            (millis(self.epoch.elapsed()), self.last_ms.load(Ordering::Relaxed));
+        let (exchange, order) = (AtomicU64::compare_exchange, Ordering::Relaxed);
+        now_ms.saturating_sub(last_ms) >= millis(pause)
+            && exchange(&self.last_ms, last_ms, now_ms, order, order).is_ok()
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -276,7 +276,7 @@ impl<R: BatchedRequest> Batch<R> {
 
     /// Sends a request alone that was refused among others.
     fn send_anew(&self, Waiting { request, caller, .. }: Waiting<R>) {
-        self.0.client.watch_nodes();
+        self.0.client.look_soon();
         if !R::OUTLIVES_CALLER && caller.is_closed() {
             return;
         }
@@ -389,14 +389,7 @@ impl<R: BatchedRequest> Shared<R> {
 
     /// Returns the queue of a request, or `None` if it is not known which node has it.
     fn queue_of(&self, request: &R) -> Option<usize> {
-        if !self.client.is_cluster() {
-            return Some(0);
-        }
-        let node = self.client.node_of(request.log()?);
-        if node.is_none() {
-            self.client.watch_nodes();
-        }
-        node.map(|node| node.number).filter(|number| *number < MOST_NODES)
+        self.client.number_of(request.log()).filter(|number| *number < self.queues.len())
     }
 
     /// Returns whether the keys of a call with so many requests are in several slots of a Cluster.
@@ -465,9 +458,7 @@ impl<R: BatchedRequest> Shared<R> {
             requests.clone().for_each(|request| request.each_key(keys, pass));
         });
         R::add_arguments(requests.clone(), &mut command);
-        let log = requests.clone().next().filter(|_| self.client.is_cluster()).and_then(R::log);
-        let first = log.map(|log| keys.log(log));
         let read = |replies: Replies<'_>| R::replies(requests, replies);
-        self.client.run_many(script, &command, first.as_deref(), are_spread, read).await
+        self.client.run_many(script, command, read).await
     }
 }

@@ -17,10 +17,9 @@ use tokio::runtime::Handle;
 use tokio::sync::futures::Notified;
 use tokio::time::{Sleep, sleep};
 
-use self::state::{Shared, State, is_cluster_down};
+use self::state::{Shared, State};
 use super::connection::{Connection, Connector, read_mark};
 use super::health::Health;
-use super::node::Node;
 use super::reply;
 use crate::error::StoreError;
 
@@ -31,11 +30,6 @@ use crate::error::StoreError;
 /// - A connection that is silent is given up: calls wait on it, and no reply to any of them arrives
 ///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
 ///   while others arrive, a call waits for its own.
-/// - A connection to a Cluster has several servers, of which one may be silent. There each call has the
-///   response timeout for itself. If its node has replied to no other meanwhile, calls to that node fail at once from
-///   then on, and a background task asks it until it replies, or another node has its slots. The same if it says that the
-///   Cluster is down. If the node of the call is not known, five in a row without a reply are one silence, unless a
-///   node is known to be silent.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
 ///   time, with growing pauses. An attempt succeeds when the server replies to a PING.
 #[derive(Clone)]
@@ -43,12 +37,12 @@ pub(crate) struct CircuitBreaker(Arc<Shared>);
 
 impl CircuitBreaker {
     /// Creates a circuit breaker without a connection. `mark` is the name of the mark that is lost when
-    /// the data is.
+    /// the data is. Without one it does not matter which server the connection is to.
     pub(crate) fn new(
         connector: Connector,
         response_timeout: Duration,
         health: Health,
-        mark: String,
+        mark: Option<String>,
     ) -> Self {
         Self(Arc::new(Shared::new(connector, response_timeout, health, mark)))
     }
@@ -65,47 +59,25 @@ impl CircuitBreaker {
     }
 
     /// Looks whether the data is still there, once a second while the store is in use: `FLUSHALL` breaks
-    /// no connection. On a Cluster, whether the same nodes have the slots.
+    /// no connection.
     pub(super) fn watch_data(&self) {
-        if self.is_cluster() {
-            self.watch_nodes();
-        } else if self.0.is_look_due() {
-            let breaker = self.clone();
-            tokio::spawn(async move {
-                let look = async |mut connection| {
-                    let mark = read_mark(&mut connection, &breaker.0.mark).await;
-                    mark.map_err(reply::error)
-                };
-                if let Ok(mark) = breaker.call(None, look).await {
-                    breaker.0.health.see_mark(mark);
-                }
-            });
+        if self.0.pace.is_due(Duration::from_secs(1)) {
+            self.look_for_data();
         }
     }
 
-    /// Looks which node of a Cluster has which slot, at most once a second.
-    pub(super) fn watch_nodes(&self) {
-        #[cfg(feature = "cluster")]
-        if self.is_cluster() && self.0.is_look_due() {
-            let breaker = self.clone();
-            tokio::spawn(async move {
-                let look = async |mut connection| {
-                    breaker.0.read_nodes(&mut connection).await.map_err(reply::error)
-                };
-                // After a failure, the nodes are as they were.
-                let _ = breaker.call(None, look).await;
-                breaker.0.follow_nodes().await;
-            });
-        }
-    }
-
-    /// Returns the node of a Cluster that has a Redis key, if it is known.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
-    pub(super) fn node_of(&self, name: &[u8]) -> Option<Arc<Node>> {
-        #[cfg(feature = "cluster")]
-        return self.0.nodes.of(name);
-        #[cfg(not(feature = "cluster"))]
-        None
+    /// Looks in the background whether the data is still there.
+    pub(super) fn look_for_data(&self) {
+        let breaker = self.clone();
+        tokio::spawn(async move {
+            let Some(name) = &breaker.0.mark else { return };
+            let look = async |mut connection: Connection| {
+                read_mark(&mut connection, name).await.map_err(reply::error)
+            };
+            if let Ok(mark) = breaker.call(look).await {
+                breaker.0.see_mark(mark);
+            }
+        });
     }
 
     pub(super) fn response_timeout(&self) -> Duration {
@@ -117,24 +89,13 @@ impl CircuitBreaker {
         self.0.replies()
     }
 
-    pub(crate) fn is_cluster(&self) -> bool {
-        self.0.connector.is_cluster()
-    }
-
-    /// Makes a call, and waits for the reply until the connection is silent or broken. `node` is that of a Cluster, if it
-    /// is known.
+    /// Makes a call, and waits for the reply until the connection is silent or broken.
     pub(crate) async fn call<T>(
         &self,
-        node: Option<Arc<Node>>,
         request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (connection, number, changed) = self.connection().await?;
-        let is_silent = || node.as_ref().is_some_and(|node| node.is_silent());
-        if is_silent() {
-            return Err(StoreError::Unavailable);
-        }
-        let replies = node.as_ref().map_or(0, |node| node.replies());
-        let mut watch = Watch { breaker: Some(self), node: node.as_ref() };
+        let mut watch = Watch(Some(self));
         let (mut request, mut changed) = (pin!(request(connection)), pin!(changed));
         let mut silence = pin!(Silence::begin(&self.0));
         let result = poll_fn(|cx| {
@@ -148,23 +109,12 @@ impl CircuitBreaker {
                     let message = "the connection was given up".to_owned();
                     return Poll::Ready(Err(StoreError::Disconnected { message }));
                 }
-                if is_silent() {
-                    return Poll::Ready(Err(StoreError::Timeout));
-                }
             }
             silence.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
         });
         let result = result.await;
-        watch.breaker = None;
-        if is_silent() {
-            return result;
-        }
-        // Not if the node has replied to others: the call may have been redirected to a node that is silent, or back
-        // and forth while its slot moves. A node that serves nobody replies, too.
-        let is_down = result.as_ref().is_err_and(is_cluster_down);
-        let is_its = |node: &&Arc<Node>| result.is_ok() || is_down || node.replies() == replies;
-        let known = node.as_ref().filter(is_its);
-        self.0.record_result(number, known, &result);
+        watch.0 = None;
+        self.0.record_result(number, &result);
         result
     }
 
@@ -206,25 +156,21 @@ impl CircuitBreaker {
 /// Watches the connection in place of a caller that leaves before its reply: a PING waits on, whose
 /// reply comes after all earlier ones. Otherwise callers with little patience would never find out that
 /// a server is silent.
-struct Watch<'a> {
-    breaker: Option<&'a CircuitBreaker>,
-    node: Option<&'a Arc<Node>>,
-}
+struct Watch<'a>(Option<&'a CircuitBreaker>);
 
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
-        if let Some(breaker) = self.breaker
-            && (!breaker.is_cluster() || self.node.is_some())
+        if let Some(breaker) = self.0
             && let Ok(runtime) = Handle::try_current()
             && !breaker.0.is_probing.swap(true, Ordering::Relaxed)
         {
-            let (probe, node) = (Probe(breaker.clone()), self.node.cloned());
+            let probe = Probe(breaker.clone());
             runtime.spawn(async move {
-                let ping = async |connection| {
-                    probe.0.0.ping(connection, node.as_deref()).await.map_err(reply::error)
+                let ping = async |mut connection: Connection| {
+                    redis::cmd("PING").exec_async(&mut connection).await.map_err(reply::error)
                 };
                 // What it finds out, the circuit breaker knows.
-                let _ = probe.0.call(node.clone(), ping).await;
+                let _ = probe.0.call(ping).await;
             });
         }
     }
@@ -270,9 +216,7 @@ impl Future for Silence<'_> {
         let mut this = self.project();
         while this.next.as_mut().poll(cx).is_ready() {
             let seen = std::mem::replace(this.seen, this.shared.replies());
-            // Replies of other nodes say nothing of the node that this call waits for.
-            let is_silent = seen == *this.seen || this.shared.connector.is_cluster();
-            *this.looks = if is_silent { *this.looks + 1 } else { 0 };
+            *this.looks = if seen == *this.seen { *this.looks + 1 } else { 0 };
             if *this.looks == Self::LOOKS {
                 return Poll::Ready(());
             }

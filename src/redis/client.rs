@@ -1,18 +1,18 @@
 //! [`Client`]: runs scripts and sends other commands, for the keys of one prefix.
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Arg, Cmd, Pipeline, RedisResult, Value};
+use redis::{Cmd, Pipeline, Value};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::circuit_breaker::CircuitBreaker;
-use super::connection::Connection;
+#[cfg(feature = "cluster")]
+use super::cluster::Cluster;
 use super::keys::Keys;
-use super::node::Node;
-use super::reply::{self, Replies};
+use super::reply::Replies;
+use super::request::Request;
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 use crate::telemetry;
@@ -24,52 +24,117 @@ pub(super) const MOST_CALLS: usize = 64;
 /// The longest wait of a request for its call. A user who waits longer has left.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Runs scripts and sends other commands through a circuit breaker. Clones share the connection.
+/// Runs scripts and sends other commands. Clones share the connections.
 ///
 /// At most 64 calls of a client and its clones are under way. Others wait in their order, and fail as
 /// [`StoreError::Overloaded`] after a second, without having been sent.
 #[derive(Clone)]
 pub(crate) struct Client {
-    breaker: CircuitBreaker,
+    backend: Backend,
     keys: Keys,
     scripts: &'static Scripts,
     calls: Arc<Semaphore>,
 }
 
+/// The connection to one server, or those to the nodes of a Cluster, each with its circuit breaker.
+#[derive(Clone)]
+pub(crate) enum Backend {
+    One(CircuitBreaker),
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<Cluster>),
+}
+
 impl Client {
-    pub(crate) fn new(breaker: CircuitBreaker, keys: Keys, scripts: &'static Scripts) -> Self {
+    pub(crate) fn new(backend: Backend, keys: Keys, scripts: &'static Scripts) -> Self {
         let calls = Arc::new(Semaphore::new(MOST_CALLS));
-        Self { breaker, keys, scripts, calls }
+        Self { backend, keys, scripts, calls }
     }
 
-    /// Looks once a second whether Redis still has its data.
+    pub(crate) async fn connect(&self) -> Result<(), StoreError> {
+        match &self.backend {
+            Backend::One(breaker) => breaker.connect().await,
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(cluster) => cluster.connect().await,
+        }
+    }
+
+    /// Starts to connect in the background. Does nothing outside a runtime.
+    pub(crate) fn connect_in_background(&self) {
+        match &self.backend {
+            Backend::One(breaker) => breaker.connect_in_background(),
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(cluster) => cluster.connect_in_background(),
+        }
+    }
+
+    /// Waits for a connection to the server of each log as a call does.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
+    pub(crate) async fn connected(&self, logs: &[LogId]) -> Result<(), StoreError> {
+        match &self.backend {
+            Backend::One(breaker) => breaker.connected().await,
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(cluster) => {
+                for log in logs {
+                    cluster.connected(&self.keys.log(log)).await?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Looks once a second whether Redis still has its data, and which node of a Cluster has which slot.
     pub(crate) fn watch_data(&self) {
-        self.breaker.watch_data();
+        match &self.backend {
+            Backend::One(breaker) => breaker.watch_data(),
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(cluster) => cluster.watch_data(),
+        }
     }
 
-    /// Returns the node of a Cluster that has a log, if it is known.
-    pub(super) fn node_of(&self, log: &LogId) -> Option<Arc<Node>> {
-        self.breaker.node_of(&self.keys.log(log))
+    /// Looks soon which node of a Cluster has which slot.
+    pub(super) fn look_soon(&self) {
+        #[cfg(feature = "cluster")]
+        if let Backend::Cluster(cluster) = &self.backend {
+            cluster.look_soon();
+        }
     }
 
-    /// Looks which node of a Cluster has which slot, at most once a second.
-    pub(super) fn watch_nodes(&self) {
-        self.breaker.watch_nodes();
+    /// Returns the number of the server that has a log, if a call to it may have logs of several keys.
+    pub(super) fn number_of(&self, log: Option<&LogId>) -> Option<usize> {
+        match (&self.backend, log) {
+            (Backend::One(_), _) => Some(0),
+            #[cfg(feature = "cluster")]
+            (Backend::Cluster(cluster), Some(log)) => cluster.number_of(&self.keys.log(log)),
+            #[cfg(feature = "cluster")]
+            _ => None,
+        }
     }
 
-    /// Waits for a connection as a call does.
-    pub(crate) async fn connected(&self) -> Result<(), StoreError> {
-        self.breaker.connected().await
+    pub(crate) fn is_cluster(&self) -> bool {
+        !matches!(self.backend, Backend::One(_))
+    }
+
+    pub(super) fn response_timeout(&self) -> Duration {
+        match &self.backend {
+            Backend::One(breaker) => breaker.response_timeout(),
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(cluster) => cluster.response_timeout(),
+        }
+    }
+
+    /// Returns how many calls have had a reply.
+    fn replies(&self) -> u64 {
+        match &self.backend {
+            Backend::One(breaker) => breaker.replies(),
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(cluster) => cluster.replies(),
+        }
     }
 
     /// Returns a client on the same connection that has calls of its own: it waits for none of this
     /// client's, nor this one for its.
     pub(crate) fn beside(&self) -> Self {
         Self { calls: Arc::new(Semaphore::new(MOST_CALLS)), ..self.clone() }
-    }
-
-    pub(super) fn response_timeout(&self) -> Duration {
-        self.breaker.response_timeout()
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -85,97 +150,60 @@ impl Client {
         self.keys.name(key.as_bytes(), name)
     }
 
-    pub(crate) fn is_cluster(&self) -> bool {
-        self.breaker.is_cluster()
-    }
-
     /// Runs a script and waits for the reply.
     ///
     /// The command is one that [`Script::command`] has started.
     pub(crate) async fn run(&self, script: &Script, command: &Cmd) -> Result<Value, StoreError> {
         let start = Instant::now();
-        let node = if self.is_cluster() { self.node_of_script(command) } else { None };
-        let (own, command) = (script.clone(), command.clone());
-        let call = |mut connection| async move { own.run(&command, &mut connection).await };
-        let reply = self.call(node, call).await;
+        let reply = self.call_in_turn(Request::Script(script.clone(), command.clone())).await;
         report(script, start, &reply);
         reply
     }
 
-    /// Returns the node of the first key of a call of a script, if it is known.
-    fn node_of_script(&self, command: &Cmd) -> Option<Arc<Node>> {
-        // After EVALSHA, the hash and the number of keys.
-        match command.args_iter().nth(3)? {
-            Arg::Simple(name) => self.breaker.node_of(name),
-            _ => None,
-        }
-    }
-
-    /// Runs a script that takes several requests, and returns the reply to each of them. On a Cluster `first` is one of
-    /// the Redis keys. If `are_spread` is set, it tells the node in place of declared keys.
+    /// Runs a script that takes several requests, and returns the reply to each of them.
     ///
     /// The caller bounds how many of these calls are under way.
     pub(crate) async fn run_many<T>(
         &self,
         script: &Script,
-        command: &Cmd,
-        first: Option<&[u8]>,
-        are_spread: bool,
+        command: Cmd,
         read: impl FnOnce(Replies<'_>) -> Result<Vec<Result<T, StoreError>>, StoreError>,
     ) -> Result<Vec<Result<T, StoreError>>, StoreError> {
-        let call = async |mut connection: Connection| {
-            if let Some(first) = first.filter(|_| are_spread) {
-                connection = connection.at_node_of(first);
-            }
-            let reply = script.run(command, &mut connection).await.map_err(reply::error)?;
-            let replies = read(Replies::of(&reply)?)?;
-            match replies.iter().find_map(read_only) {
-                // It concerns the connection.
-                Some(error) => Err(error.clone()),
-                None => Ok(replies),
-            }
-        };
         let start = Instant::now();
-        let node = first.and_then(|first| self.breaker.node_of(first));
-        let replies = self.breaker.call(node, call).await;
+        let reply = self.call(&Request::Batch(script.clone(), command)).await;
+        let replies = reply.and_then(|reply| read(Replies::of(&reply)?));
         report(script, start, &replies);
         replies
     }
 
-    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Vec<Value>, StoreError> {
-        let commands = commands.clone();
-        let send = |mut connection| async move { commands.query_async(&mut connection).await };
-        self.call(None, send).await
+    pub(crate) async fn send_all(&self, commands: &Pipeline) -> Result<Value, StoreError> {
+        self.call_in_turn(Request::Pipeline(commands.clone())).await
     }
 
     pub(crate) async fn send(&self, command: &Cmd) -> Result<Value, StoreError> {
-        let command = command.clone();
-        let send = |mut connection| async move { command.query_async(&mut connection).await };
-        self.call(None, send).await
+        self.call_in_turn(Request::Command(command.clone())).await
+    }
+
+    /// Sends a request to its server, and waits for the reply.
+    async fn call(&self, request: &Request) -> Result<Value, StoreError> {
+        match &self.backend {
+            Backend::One(breaker) => breaker.call(async |it| request.send(it).await).await,
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(cluster) => cluster.call(request).await,
+        }
     }
 
     /// Makes a call in a task of its own: a caller that does not poll its future, or drops it, holds
     /// none of the places under way. A caller that has gone before its turn sends nothing.
-    async fn call<T, F>(
-        &self,
-        node: Option<Arc<Node>>,
-        request: impl FnOnce(Connection) -> F + Send + 'static,
-    ) -> Result<T, StoreError>
-    where
-        T: Send + 'static,
-        F: Future<Output = RedisResult<T>> + Send + 'static,
-    {
+    async fn call_in_turn(&self, request: Request) -> Result<Value, StoreError> {
         let (client, (caller, reply)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let replies = client.breaker.replies();
+            let replies = client.replies();
             let place = timeout(LONGEST_WAIT, client.calls.acquire()).await;
             let result = match place {
                 Ok(_) if caller.is_closed() => return,
-                Ok(_place) => {
-                    let call = async |connection| request(connection).await.map_err(reply::error);
-                    client.breaker.call(node, call).await
-                }
-                Err(_) => Err(waited_too_long(replies, client.breaker.replies())),
+                Ok(_place) => client.call(&request).await,
+                Err(_) => Err(waited_too_long(replies, client.replies())),
             };
             // An error means that the caller has gone.
             let _ = caller.send(result);
@@ -199,9 +227,4 @@ fn report<T>(script: &Script, start: Instant, result: &Result<T, StoreError>) {
     if error.is_none_or(StoreError::was_sent) {
         telemetry::script_called(script.name(), start.elapsed(), error.map(StoreError::kind));
     }
-}
-
-fn read_only<T>(reply: &Result<T, StoreError>) -> Option<&StoreError> {
-    let is_it = |error: &&StoreError| matches!(error, StoreError::Refused { code, .. } if code == "READONLY");
-    reply.as_ref().err().filter(is_it)
 }

@@ -1,6 +1,6 @@
 //! [`RedisCommands`]: the application's own commands, on the connection of the store.
 
-use redis::{Cmd, FromRedisValue, Pipeline, ToRedisArgs, Value};
+use redis::{Cmd, FromRedisValue, Pipeline, ToRedisArgs};
 
 use super::client::Client;
 use super::reply::read;
@@ -86,7 +86,7 @@ impl RedisCommands {
     ///
     /// As for [`RedisCommands::query`]. An error in place of one reply is an error of the whole.
     pub async fn pipeline<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, StoreError> {
-        read(&Value::Array(self.client.send_all(commands).await?))
+        read(&self.client.send_all(commands).await?)
     }
 
     /// Calls a script with these keys and arguments.

@@ -1,13 +1,13 @@
-//! [`Connection`]: a connection to one server or to a cluster. [`Connector`] makes it.
+//! [`Connection`]: a connection to a server. [`Connector`] makes it.
 
 use std::future::Future;
+#[cfg(feature = "cluster")]
+use std::sync::Arc;
 #[cfg(feature = "sentinel")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
-#[cfg(feature = "cluster")]
-use redis::cluster_routing::{Route, SingleNodeRoutingInfo, SlotAddr};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisFuture, RedisResult, Value,
 };
@@ -15,59 +15,42 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use uuid::Uuid;
 
-use super::health::Server;
 use super::scripts::Scripts;
+#[cfg(feature = "cluster")]
+use super::seeds::Seeds;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
 use crate::telemetry;
 
 /// A connection that pipelines the commands of concurrent requests. Clones share it.
 #[derive(Clone)]
-pub(crate) enum Connection {
-    One(MultiplexedConnection),
+pub(crate) struct Connection {
+    inner: MultiplexedConnection,
+    /// Whether a node of a Cluster is asked for a slot that it is about to get. Each command, but not a pipeline, has an
+    /// `ASKING` before it then, with nothing between the two.
     #[cfg(feature = "cluster")]
-    Cluster(redis::cluster_async::ClusterConnection),
-    /// Sends every command to the node that has a slot.
-    ///
-    /// Before it goes a PING. A command of another caller, which is redirected to a slot that the node is about to get, has
-    /// an `ASKING` before it, and this one may come between the two. Then the node would serve it for that slot.
-    #[cfg(feature = "cluster")]
-    Node(redis::cluster_async::ClusterConnection, Route),
+    is_asking: bool,
 }
 
 impl Connection {
-    /// Returns a connection to the node of a Cluster that has a Redis key.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
-    pub(super) fn at_node_of(self, name: &[u8]) -> Self {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => Self::Node(cluster, Route::with_key(name, SlotAddr::Master)),
-            other => other,
-        }
-    }
-
-    fn inner(&mut self) -> &mut dyn ConnectionLike {
-        match self {
-            Self::One(connection) => connection,
-            #[cfg(feature = "cluster")]
-            Self::Cluster(connection) | Self::Node(connection, _) => connection,
-        }
+    #[cfg(feature = "cluster")]
+    pub(super) fn asking(self, is_asking: bool) -> Self {
+        Self { is_asking, ..self }
     }
 }
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
         #[cfg(feature = "cluster")]
-        if let Self::Node(cluster, route) = self {
+        if self.is_asking {
             let mut both = redis::pipe();
-            both.cmd("PING").add_command(command.clone());
-            let node = SingleNodeRoutingInfo::SpecificNode(*route);
+            both.cmd("ASKING").add_command(command.clone());
             return Box::pin(async move {
-                let reply = cluster.route_pipeline(both, 1, 1, node).await?.pop();
+                let reply = self.inner.req_packed_commands(&both, 1, 1).await?.pop();
                 reply.unwrap_or(Value::Nil).extract_error()
             });
         }
-        self.inner().req_packed_command(command)
+        self.inner.req_packed_command(command)
     }
 
     fn req_packed_commands<'a>(
@@ -76,15 +59,11 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        self.inner().req_packed_commands(pipeline, offset, count)
+        self.inner.req_packed_commands(pipeline, offset, count)
     }
 
     fn get_db(&self) -> i64 {
-        match self {
-            Self::One(connection) => connection.get_db(),
-            #[cfg(feature = "cluster")]
-            Self::Cluster(connection) | Self::Node(connection, _) => connection.get_db(),
-        }
+        self.inner.get_db()
     }
 }
 
@@ -92,33 +71,30 @@ pub(crate) enum Connector {
     One(Box<Client>),
     #[cfg(feature = "sentinel")]
     Sentinel(Sentinel, AtomicUsize),
+    /// To one of the servers of a Cluster that the application has named.
     #[cfg(feature = "cluster")]
-    Cluster(Box<redis::cluster::ClusterClient>),
+    Guide(Arc<Seeds>),
 }
 
 /// The limit of each step to a new connection: to connect, to learn that the server replies. A step
 /// takes up to three round trips.
-pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The limit to find the master or the nodes. It has several steps, of which one may wait for a server
-/// that hangs.
-#[cfg(any(feature = "sentinel", feature = "cluster"))]
+const STEP_TIMEOUT: Duration = Duration::from_secs(1);
+/// The limit to find the master. It has several steps, of which one may wait for a server that hangs.
+#[cfg(feature = "sentinel")]
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Connector {
     pub(super) async fn connect(&self) -> RedisResult<Connection> {
         let mut connection = match self {
-            Self::One(client) => Self::connect_to(client).await?,
+            Self::One(client) => connect_to(client).await?,
             #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel, attempts) => {
                 let attempt = attempts.fetch_add(1, Ordering::Relaxed);
                 let master = within(DISCOVERY_TIMEOUT, sentinel.master(attempt)).await?;
-                Self::connect_to(&master).await?
+                connect_to(&master).await?
             }
             #[cfg(feature = "cluster")]
-            Self::Cluster(client) => {
-                let connection = within(DISCOVERY_TIMEOUT, client.get_async_connection()).await?;
-                Connection::Cluster(connection)
-            }
+            Self::Guide(seeds) => return seeds.connect().await,
         };
         within(STEP_TIMEOUT, async {
             let loads = load_scripts(&connection);
@@ -128,14 +104,6 @@ impl Connector {
         })
         .await?;
         Ok(connection)
-    }
-
-    async fn connect_to(client: &Client) -> RedisResult<Connection> {
-        // The circuit breaker applies its own timeouts.
-        let config =
-            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        let connection = client.get_multiplexed_async_connection_with_config(&config);
-        within(STEP_TIMEOUT, connection).await.map(Connection::One)
     }
 
     /// Finds out what tells whether a server still has the data that it had. Warns if it may evict data.
@@ -169,15 +137,26 @@ impl Connector {
             _ => None,
         }
     }
+}
 
-    /// Returns whether a connection has several servers and survives the failure of one of them.
-    pub(super) fn is_cluster(&self) -> bool {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(_) => true,
-            _ => false,
-        }
-    }
+/// What tells whether a server still has the data that it had.
+#[derive(PartialEq, Eq)]
+pub(super) struct Server {
+    /// The identity of the process, if Redis tells it.
+    pub(super) run_id: Option<String>,
+    pub(super) mark: String,
+}
+
+pub(super) async fn connect_to(client: &Client) -> RedisResult<Connection> {
+    // The circuit breaker applies its own timeouts.
+    let config =
+        AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+    let inner = client.get_multiplexed_async_connection_with_config(&config);
+    Ok(Connection {
+        inner: within(STEP_TIMEOUT, inner).await?,
+        #[cfg(feature = "cluster")]
+        is_asking: false,
+    })
 }
 
 /// Loads the scripts that limit requests, so that the first of many concurrent requests do not all find
@@ -207,7 +186,10 @@ pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisR
     commands.query_async::<(String,)>(connection).await.map(|(mark,)| mark)
 }
 
-async fn within<T>(limit: Duration, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+pub(super) async fn within<T>(
+    limit: Duration,
+    step: impl Future<Output = RedisResult<T>>,
+) -> RedisResult<T> {
     let start = std::time::Instant::now();
     let late = |_| {
         // A clock that is paused runs ahead while the reply is under way.

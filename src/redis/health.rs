@@ -1,21 +1,21 @@
 //! [`Health`]: when Redis failed last, and whether it may have lost data.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::error::StoreError;
+use crate::telemetry;
 use crate::time::micros;
 
 /// What a store knows of its Redis. The circuit breaker and the calls keep it up to date.
 ///
 /// Redis may have lost data if a connection finds another process than the last one did, as after a
 /// restart or a failover, or if the mark of the prefix is gone, as after `FLUSHALL`. A connection that
-/// breaks and finds the same process and mark has lost nothing. On a Cluster each broken connection to a
-/// node counts as a loss, because the client makes it again by itself, and so does a node that has lost its slots to
-/// another one, and each new connection to the Cluster.
+/// breaks and finds the same process and mark has lost nothing. It may also have lost data if another node of a
+/// Cluster has taken the place of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Health(Arc<Record>);
 
@@ -25,7 +25,10 @@ struct Record {
     failures: Events,
     losses: Events,
     connections: AtomicU64,
-    server: Mutex<Option<Server>>,
+    /// How many connections are lost.
+    lost: AtomicUsize,
+    /// Whether it was reported last that there is a connection.
+    is_available: AtomicBool,
 }
 
 /// Events of one kind: how many there were, and when the last one was.
@@ -36,14 +39,6 @@ struct Events {
     last_us: AtomicU64,
 }
 
-/// What tells whether a server still has the data that it had.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Server {
-    /// The identity of the process, if Redis tells it.
-    pub(super) run_id: Option<String>,
-    pub(super) mark: String,
-}
-
 impl Health {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Record {
@@ -51,7 +46,8 @@ impl Health {
             failures: Events::default(),
             losses: Events::default(),
             connections: AtomicU64::new(0),
-            server: Mutex::default(),
+            lost: AtomicUsize::new(0),
+            is_available: AtomicBool::new(false),
         }))
     }
 
@@ -60,7 +56,7 @@ impl Health {
         self.record(&self.0.failures);
     }
 
-    /// Records that a connection to a Cluster, or to a node of it, was broken and is made again.
+    /// Records that Redis may have lost data.
     pub(crate) fn record_loss(&self) {
         self.record(&self.0.losses);
         self.record_failure();
@@ -72,24 +68,24 @@ impl Health {
         self.record_failure();
     }
 
-    /// Takes note of the server behind the connection. Records a loss if it is not the one of before.
-    pub(super) fn see(&self, server: Server) {
-        let mut known = self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |known: &Server| known.run_id.is_some() && *known == server;
-        if known.as_ref().is_some_and(|known| !is_same(known)) {
-            self.record_loss();
-        }
-        *known = Some(server);
+    /// Takes note that there is no connection to a server, and reports it.
+    pub(super) fn lose_connection(&self, error: &StoreError) {
+        self.0.lost.fetch_add(1, Ordering::SeqCst);
+        self.0.is_available.store(false, Ordering::SeqCst);
+        telemetry::store_lost(error);
     }
 
-    /// Takes note of the mark on the connection in use. Records a loss if it is another one.
-    pub(super) fn see_mark(&self, mark: String) {
-        let mut known = self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = &mut *known
-            && known.mark != mark
+    /// Takes note that a lost connection is there again, or that nobody needs it.
+    pub(super) fn forget_lost_connection(&self) {
+        self.0.lost.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Reports that Redis is there again if no connection is lost any more.
+    pub(super) fn find_connection(&self) {
+        if self.0.lost.load(Ordering::SeqCst) == 0
+            && !self.0.is_available.swap(true, Ordering::SeqCst)
         {
-            known.mark = mark;
-            self.record_loss();
+            telemetry::store_found();
         }
     }
 

@@ -42,6 +42,12 @@ impl Keys {
         format!("{}:mark", self.prefix)
     }
 
+    /// Returns the name of such a mark, one of many in different slots of a Cluster.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn node_mark(&self, number: u32) -> String {
+        format!("{}:{number}:mark", self.prefix)
+    }
+
     /// Returns a SCAN pattern that matches the Redis keys of one name for all keys. It may match
     /// others too.
     pub(crate) fn pattern(&self, name: &str) -> String {

@@ -79,6 +79,12 @@ impl<'a> Replies<'a> {
         }
     }
 
+    /// Returns the error of a request that had to write to a replica.
+    pub(super) fn read_only(mut self) -> Option<StoreError> {
+        let is_it = |error: &StoreError| matches!(error, StoreError::Refused { code, .. } if code == "READONLY");
+        std::iter::from_fn(|| self.next_error().ok()).find(is_it)
+    }
+
     fn next_error(&mut self) -> Result<StoreError, StoreError> {
         let (Value::BulkString(text), rest) =
             self.errors.split_first().ok_or_else(|| malformed("expected the text of an error"))?

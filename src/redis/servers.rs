@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 
+#[cfg(feature = "cluster")]
+use super::cluster::Cluster;
 use super::connection::Connector;
 #[cfg(feature = "cluster")]
-use super::connection::STEP_TIMEOUT;
-use super::health::Health;
+use super::seeds::Seeds;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
+use super::{Backend, CircuitBreaker, Health, Keys};
 use crate::error::StoreError;
 
 /// The Redis servers of a store: one server, the master that Sentinels name, or a cluster.
@@ -33,13 +35,12 @@ use crate::error::StoreError;
 #[derive(Clone)]
 pub struct RedisServers {
     kind: Kind,
-    #[cfg(feature = "tls")]
-    certificates: Option<redis::TlsCertificates>,
+    certificates: Certificates,
 }
 
 #[derive(Clone)]
 enum Kind {
-    One(ConnectionInfo),
+    One(Box<ConnectionInfo>),
     #[cfg(feature = "sentinel")]
     Sentinel(Sentinel),
     #[cfg(feature = "cluster")]
@@ -48,11 +49,7 @@ enum Kind {
 
 impl RedisServers {
     fn new(kind: Kind) -> Self {
-        Self {
-            kind,
-            #[cfg(feature = "tls")]
-            certificates: None,
-        }
+        Self { kind, certificates: Certificates::default() }
     }
 
     /// Uses the server at a URL.
@@ -61,7 +58,7 @@ impl RedisServers {
     ///
     /// [`StoreError::Unreachable`] if it is not the URL of a Redis server.
     pub fn one(url: impl AsRef<str>) -> Result<Self, StoreError> {
-        Ok(Self::new(Kind::One(parse(url)?)))
+        Ok(Self::new(Kind::One(Box::new(parse(url)?))))
     }
 
     /// Uses the master that the Sentinels at these URLs watch under a name.
@@ -101,7 +98,7 @@ impl RedisServers {
 
     /// Uses the cluster that the nodes at these URLs belong to.
     ///
-    /// The client discovers the other nodes. Username and password are those of the first URL.
+    /// The store discovers the other nodes. Username and password are those of the first URL.
     ///
     /// # Errors
     ///
@@ -141,80 +138,62 @@ impl RedisServers {
     #[cfg(feature = "tls")]
     fn certificates(&mut self) -> &mut redis::TlsCertificates {
         self.certificates
+            .0
             .get_or_insert(redis::TlsCertificates { client_tls: None, root_cert: None })
     }
 
-    #[cfg_attr(not(feature = "cluster"), allow(unused_variables, reason = "only clusters use it"))]
-    pub(crate) fn connector(
+    /// Makes the connections, which connect when they are needed.
+    pub(crate) fn open(
         self,
         response_timeout: Duration,
         health: &Health,
-    ) -> RedisResult<Connector> {
-        #[cfg(feature = "tls")]
-        let certificates = self.certificates;
+        keys: &Keys,
+    ) -> RedisResult<Backend> {
         #[cfg(feature = "tls")]
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Without a provider rustls panics at the first connection.
             let _ = rustls::crypto::ring::default_provider().install_default();
         }
-        match self.kind {
-            Kind::One(info) => {
-                // Without it a call waits for the acknowledgement of the one before, so that a Redis one
-                // round trip away takes two or three.
-                let settings = info.tcp_settings().clone().set_nodelay(true);
-                let info = info.set_tcp_settings(settings);
-                #[cfg(feature = "tls")]
-                if let Some(certificates) = certificates {
-                    return Client::build_with_tls(info, certificates)
-                        .map(Box::new)
-                        .map(Connector::One);
-                }
-                Client::open(info).map(Box::new).map(Connector::One)
-            }
+        let connector = match self.kind {
+            Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?)),
             #[cfg(feature = "sentinel")]
             Kind::Sentinel(sentinel) => {
                 let sentinel = Sentinel {
                     #[cfg(feature = "tls")]
-                    certificates,
+                    certificates: self.certificates.0,
                     ..sentinel
                 };
                 sentinel.client(0)?;
-                Ok(Connector::Sentinel(sentinel, Default::default()))
+                Connector::Sentinel(sentinel, Default::default())
             }
             #[cfg(feature = "cluster")]
-            Kind::Cluster(nodes) => {
-                let health = health.clone();
-                let builder = redis::cluster::ClusterClient::builder(nodes)
-                    // A command for a slot that is being moved is sent again after a few
-                    // milliseconds.
-                    .min_retry_wait(1)
-                    .max_retry_wait(20)
-                    .retry_wait_formula(1, 2)
-                    // Calls time out earlier. These timeouts detect a node that hangs.
-                    .response_timeout(response_timeout.saturating_mul(4))
-                    .overall_response_timeout(None)
-                    .connection_timeout(response_timeout.saturating_mul(4).min(STEP_TIMEOUT))
-                    .tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true))
-                    // The client reconnects to a node without an error, and the node may have lost
-                    // its data. Only RESP3 reports the disconnection.
-                    .use_protocol(redis::ProtocolVersion::RESP3)
-                    .push_sender(move |info: redis::PushInfo| {
-                        if info.kind == redis::PushKind::Disconnection {
-                            health.record_loss();
-                        }
-                        Ok::<_, redis::aio::SendError>(())
-                    });
-                #[cfg(feature = "tls")]
-                if let Some(certificates) = certificates {
-                    return builder
-                        .certs(certificates)
-                        .build()
-                        .map(Box::new)
-                        .map(Connector::Cluster);
-                }
-                builder.build().map(Box::new).map(Connector::Cluster)
+            Kind::Cluster(servers) => {
+                let seeds = Seeds::new(servers, self.certificates);
+                let cluster = Cluster::new(seeds, response_timeout, health.clone(), keys.clone());
+                return Ok(Backend::Cluster(cluster));
             }
+        };
+        let (health, mark) = (health.clone(), Some(keys.mark()));
+        Ok(Backend::One(CircuitBreaker::new(connector, response_timeout, health, mark)))
+    }
+}
+
+/// What TLS needs to know a server, and to be known by it.
+#[derive(Clone, Default)]
+pub(super) struct Certificates(#[cfg(feature = "tls")] Option<redis::TlsCertificates>);
+
+impl Certificates {
+    /// Makes a client of a server.
+    pub(super) fn open(&self, info: ConnectionInfo) -> RedisResult<Client> {
+        // Without it a call waits for the acknowledgement of the one before, so that a Redis one
+        // round trip away takes two or three.
+        let settings = info.tcp_settings().clone().set_nodelay(true);
+        let info = info.set_tcp_settings(settings);
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = &self.0 {
+            return Client::build_with_tls(info, certificates.clone());
         }
+        Client::open(info)
     }
 }
 
@@ -288,9 +267,8 @@ mod tests {
 
     #[test]
     fn connections_have_no_delay() {
-        let server = RedisServers::one("redis://127.0.0.1:6379").unwrap();
-        let connector = server.connector(Duration::from_secs(1), &Health::new()).unwrap();
-        let Connector::One(client) = connector else { panic!("it is one server") };
+        let client =
+            Certificates::default().open(parse("redis://127.0.0.1:6379").unwrap()).unwrap();
         assert!(client.get_connection_info().tcp_settings().nodelay());
     }
 

@@ -221,7 +221,7 @@ impl RedisStore {
     async fn make_good(&self, check: &Check) -> Result<u64, StoreError> {
         let inner = &*self.0;
         // Whoever has a connection knows of the losses before it.
-        inner.client.connected().await?;
+        inner.client.connected(&check.logs).await?;
         let losses = inner.health.losses();
         inner.find_losses(check, losses);
         self.reconcile(&check.logs).await.map(|()| losses)
@@ -239,9 +239,7 @@ impl RedisStore {
     /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
     async fn check(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
-        let is_cluster = inner.client.is_cluster();
-        // The connection of a Cluster may send a command twice.
-        let mode = if check.repeated || is_cluster { Mode::Again } else { Mode::New };
+        let mode = if check.repeated { Mode::Again } else { Mode::New };
         match inner.check_once(check.clone(), mode).await {
             Err(error) if error.may_have_counted() => {
                 let again = async {
@@ -251,10 +249,6 @@ impl RedisStore {
                 };
                 // Redis may have counted it, whatever becomes of the repetition.
                 again.await.map_err(|_| error)
-            }
-            // An earlier attempt of the connection may have counted the request.
-            Err(error) if is_cluster && error.was_sent() => {
-                Err(StoreError::Uncertain { source: Box::new(error) })
             }
             result => result,
         }
@@ -483,7 +477,7 @@ impl Store for RedisStore {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
             let explained = async {
-                this.0.client.connected().await?;
+                this.0.client.connected(&check.logs).await?;
                 // Nothing is written for this: a check writes what Redis has lost, and then Redis decides.
                 this.0.find_losses(&check, this.0.health.losses());
                 if is_local(&check) && this.0.journal.has(&check.logs) {

@@ -1,5 +1,5 @@
-//! The Redis user of the README has the rights for all that the crate does, and no others. And TLS behind Sentinels:
-//! the master gets no plain text either.
+//! The Redis user of the README has the rights for all that the crate does, and no others. And TLS behind Sentinels, and on a
+//! Cluster: the servers behind get no plain text either.
 
 use std::fs::read;
 use std::time::Duration;
@@ -89,5 +89,38 @@ async fn master_named_by_sentinels_gets_tls() {
     for bytes in proxy.beginnings().iter().filter(|bytes| bytes.first() != Some(&HANDSHAKE)) {
         let text = String::from_utf8_lossy(bytes);
         assert!(text.contains("sentinel-"), "not from the Sentinel: {text:?}");
+    }
+}
+
+/// Each node gets the credentials of the first one, and TLS.
+#[tokio::test]
+async fn nodes_of_a_cluster_get_tls() {
+    let cluster = Cluster::start().await;
+    let files = Certificates::make();
+    let mut urls = Vec::new();
+    for node in &cluster.nodes {
+        let port = tls::in_front_of(node.port(), &files).await;
+        let (bus, announced) = ((node.port() + 10_000).to_string(), port.to_string());
+        node.run::<()>(&["CONFIG", "SET", "cluster-announce-bus-port", &bus]).await;
+        node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &announced]).await;
+        let url = make_user(node, May::DoAllOnACluster).await;
+        urls.push(
+            url.replace("redis://", "rediss://").replace(&node.port().to_string(), &announced),
+        );
+    }
+    eventually("the first node knows all ports", async || {
+        let known: String = cluster.nodes[0].run(&["CLUSTER", "NODES"]).await;
+        urls.iter().all(|url| known.contains(url.rsplit(':').next().unwrap()))
+    })
+    .await;
+    let Certificates { certificate, key, authority, .. } = &files;
+    let servers = RedisServers::cluster(&urls[..1]).unwrap();
+    let servers = servers
+        .root_certificate(read(authority).unwrap())
+        .client_certificate(read(certificate).unwrap(), read(key).unwrap());
+    let store = patient().prefix("limiter").connect(servers).await.unwrap();
+    let limiter = Limiter::new(policy(), store).failure_policy(FailurePolicy::Closed);
+    for user in 0..20 {
+        assert!(limiter.check(user.to_string()).await.unwrap().is_admitted());
     }
 }

@@ -44,6 +44,35 @@ async fn commands_pipelines_and_scripts_reply() {
 }
 
 #[tokio::test]
+async fn commands_follow_a_slot_that_moves() {
+    let cluster = Cluster::start().await;
+    let commands = commands(cluster.servers()).await;
+    let add = RedisScript::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
+    for (number, from) in [(1, 0), (2, 1), (3, 2)] {
+        let named = |name: u32| format!("{{tag-{name}}}:{number}");
+        let mut names = (0..).map(named);
+        let key = loop {
+            let key = names.next().unwrap();
+            if cluster.slot(&key).await.1 == from {
+                break key;
+            }
+        };
+        let mut change = redis::pipe();
+        let change = if number == 1 { &mut change } else { change.atomic() };
+        change.incr(&key, 1).get(&key);
+        let (slot, from) = cluster.slot(&key).await;
+        // On either node, by the new one or by the old one.
+        cluster.begin_to_move(slot, from, (from + 1) % 3).await;
+        assert_eq!(commands.script::<u32>(&add, &[&key], &[1]).await.unwrap(), 1);
+        assert_eq!(get(&commands, &key).await.unwrap(), Some(1));
+        cluster.move_slot(slot, from, (from + 1) % 3).await;
+        assert_eq!(commands.pipeline::<(u32, u32)>(change).await.unwrap(), (2, 2));
+        cluster.move_slot(slot, (from + 1) % 3, from).await;
+        assert_eq!(get(&commands, &key).await.unwrap(), Some(2));
+    }
+}
+
+#[tokio::test]
 async fn a_wrong_reply_is_an_error() {
     let redis = Redis::start().await;
     let commands = commands(RedisServers::one(redis.url()).unwrap()).await;

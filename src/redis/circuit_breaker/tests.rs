@@ -2,14 +2,12 @@ use test_support::Redis;
 use tokio::time::{Instant, timeout};
 
 use super::*;
-use crate::redis::RedisServers;
 
 async fn breaker(server: &Redis, response_timeout: Duration) -> (CircuitBreaker, Connection) {
-    let health = Health::new();
-    let servers = RedisServers::one(server.url()).unwrap();
-    let connector = servers.connector(response_timeout, &health).unwrap();
+    let connector = Connector::One(Box::new(redis::Client::open(server.url()).unwrap()));
     let connection = connector.connect().await.unwrap();
-    let breaker = CircuitBreaker::new(connector, response_timeout, health, "mark".to_owned());
+    let mark = Some("mark".to_owned());
+    let breaker = CircuitBreaker::new(connector, response_timeout, Health::new(), mark);
     (breaker, connection)
 }
 
@@ -25,7 +23,7 @@ async fn call_survives_a_late_notification() {
     let server = Redis::start().await;
     let (breaker, connection) = breaker(&server, Duration::from_secs(10)).await;
     store_ready(&breaker, connection);
-    let call = breaker.call(None, async |_| {
+    let call = breaker.call(async |_| {
         sleep(Duration::from_millis(10)).await;
         Ok(())
     });
@@ -39,7 +37,7 @@ async fn call_ends_with_its_connection() {
     let server = Redis::start().await;
     let (breaker, connection) = breaker(&server, Duration::from_secs(600)).await;
     store_ready(&breaker, connection);
-    let call = breaker.call(None, async |_| std::future::pending::<Result<(), _>>().await);
+    let call = breaker.call(async |_| std::future::pending::<Result<(), _>>().await);
     let give_up =
         async { breaker.0.give_up(0, State::Failed, Duration::ZERO, &StoreError::Timeout) };
     let both = async { tokio::join!(call, give_up).0 };
@@ -54,22 +52,7 @@ async fn wait_for_a_connection_has_a_deadline() {
     // No task makes the connection, and no notification arrives.
     let token = Arc::new(());
     breaker.0.state.store(Arc::new(State::Connecting(Arc::downgrade(&token))));
-    let call = breaker.call(None, async |_| Ok(()));
+    let call = breaker.call(async |_| Ok(()));
     let result = timeout(Duration::from_secs(5), call).await.expect("the call ends in time");
     assert!(matches!(result, Err(StoreError::Unavailable)), "nothing was sent: {result:?}");
-}
-
-#[cfg(feature = "cluster")]
-#[tokio::test]
-async fn failures_on_a_replaced_connection_concern_no_node() {
-    let server = Redis::start().await;
-    let (breaker, connection) = breaker(&server, Duration::from_secs(10)).await;
-    store_ready(&breaker, connection);
-    let node = Arc::new(Node::new(0, Vec::new()));
-    for (number, is_silent) in [(1, false), (0, true)] {
-        let message = "the connection was given up".to_owned();
-        let lost: Result<(), _> = Err(StoreError::Disconnected { message });
-        breaker.0.record_result(number, Some(&node), &lost);
-        assert_eq!(node.is_silent(), is_silent, "connection {number}");
-    }
 }

@@ -97,7 +97,8 @@ async fn read_bans(
     for (name, _) in &records {
         request.cmd("HMGET").arg(name).arg("until").arg("reason");
     }
-    let mut replies = client.send_all(&request).await?.into_iter();
+    let replies: Vec<redis::Value> = read(&client.send_all(&request).await?)?;
+    let mut replies = replies.into_iter();
     let now_us = replies.next().map_or(Ok((0, 0)), |time| read(&time))?;
     let now_us = now_us.0 * 1_000_000 + now_us.1;
     let mut bans = Vec::with_capacity(records.len());

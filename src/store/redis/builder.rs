@@ -9,7 +9,7 @@ use super::journal::Journal;
 use super::{Inner, RedisStore};
 use crate::MemoryStore;
 use crate::error::StoreError;
-use crate::redis::{Batch, CircuitBreaker, Client, Health, Keys, RedisServers, Scripts};
+use crate::redis::{Batch, Client, Health, Keys, RedisServers, Scripts};
 
 /// How long a call is under way, as a write takes it: it restores no request that is so little younger
 /// than a reset, because that may have come first. A write that takes longer cancels those.
@@ -83,7 +83,7 @@ impl RedisStoreBuilder {
     /// busy machine, or a Redis 250 ms away, is no outage. Choose a shorter time where a request must
     /// not wait so long for a Redis that has just died.
     ///
-    /// On a Cluster, of which one node may be silent, it is the time for each call.
+    /// On a Cluster this holds for the connection to each node.
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
         self.response_timeout = timeout;
         self
@@ -148,8 +148,8 @@ impl RedisStoreBuilder {
         T: TryInto<RedisServers>,
         StoreError: From<T::Error>,
     {
-        let (store, breaker) = self.build(servers.try_into()?)?;
-        breaker.connect().await?;
+        let store = self.build(servers.try_into()?)?;
+        store.0.client.connect().await?;
         Ok(store)
     }
 
@@ -163,12 +163,12 @@ impl RedisStoreBuilder {
         T: TryInto<RedisServers>,
         StoreError: From<T::Error>,
     {
-        let (store, breaker) = self.build(servers.try_into()?)?;
-        breaker.connect_in_background();
+        let store = self.build(servers.try_into()?)?;
+        store.0.client.connect_in_background();
         Ok(store)
     }
 
-    fn build(self, servers: RedisServers) -> Result<(RedisStore, CircuitBreaker), StoreError> {
+    fn build(self, servers: RedisServers) -> Result<RedisStore, StoreError> {
         self.build_with(servers, Scripts::shipped())
     }
 
@@ -176,15 +176,13 @@ impl RedisStoreBuilder {
         self,
         servers: RedisServers,
         scripts: &'static Scripts,
-    ) -> Result<(RedisStore, CircuitBreaker), StoreError> {
+    ) -> Result<RedisStore, StoreError> {
         let health = Health::new();
-        let connector = servers.connector(self.response_timeout, &health);
-        let connector =
-            connector.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
         let keys = Keys::new(self.prefix.clone());
-        let breaker =
-            CircuitBreaker::new(connector, self.response_timeout, health.clone(), keys.mark());
-        let client = Client::new(breaker.clone(), keys, scripts);
+        let backend = servers.open(self.response_timeout, &health, &keys);
+        let backend =
+            backend.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
+        let client = Client::new(backend, keys, scripts);
         let max_age = if self.deny_cache { self.deny_cache_max_age } else { Duration::ZERO };
         let inner = Inner {
             checks: Batch::new(client.clone()),
@@ -198,7 +196,7 @@ impl RedisStoreBuilder {
             clock: StoreClock::new(),
             usual_delay: self.response_timeout.min(USUAL_DELAY),
         };
-        Ok((RedisStore(Arc::new(inner)), breaker))
+        Ok(RedisStore(Arc::new(inner)))
     }
 }
 
@@ -209,8 +207,8 @@ impl RedisStoreBuilder {
     pub(crate) async fn connect_with_clock(self, url: &str, clock: &str) -> RedisStore {
         let builder = self.prefix(clock).deny_cache(false);
         let servers = RedisServers::one(url).unwrap();
-        let (store, breaker) = builder.build_with(servers, Scripts::with_clock(clock)).unwrap();
-        breaker.connect().await.unwrap();
+        let store = builder.build_with(servers, Scripts::with_clock(clock)).unwrap();
+        store.0.client.connect().await.unwrap();
         store
     }
 }

@@ -1,0 +1,439 @@
+//! [`Cluster`]: a connection to each primary of a Redis Cluster, and which of them has which slot.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ahash::RandomState;
+use arc_swap::ArcSwap;
+use redis::cluster_routing::Slot;
+use redis::{RedisResult, Value, from_redis_value_ref};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Instant, timeout};
+
+use super::circuit_breaker::CircuitBreaker;
+use super::connection::{Connection, Connector};
+use super::request::Request;
+use super::seeds::Seeds;
+use super::{Backoff, Health, Keys, Pace, reply};
+use crate::error::StoreError;
+
+/// How long the nodes are taken to be as they were, while none fails.
+const USUAL_PAUSE: Duration = Duration::from_secs(1);
+/// The same after a call has failed.
+const SHORT_PAUSE: Duration = Duration::from_millis(200);
+/// How long a call follows redirections at most.
+const LONGEST_DETOUR: Duration = Duration::from_secs(1);
+/// The pauses before a call is made again whose slot is on its way to another node.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// A Redis Cluster.
+///
+/// Each primary has a connection with a circuit breaker of its own, just as a single server has. So a node that fails,
+/// hangs or is slow concerns the keys of its slots alone.
+///
+/// - The nodes are asked who has which slot when one says that a slot has moved, once a second while the store is in use,
+///   and more often after a call has failed. One is asked that replies. At first, and if no known node replies, it is one
+///   of the servers that the application has named.
+/// - A node that refuses a call because its slot is elsewhere has executed nothing. The call goes to the node that it
+///   names, for at most the response timeout, or a second.
+/// - A node that has no slots any more was replaced by another one, maybe without its last writes. That is a loss of data.
+///   It is recorded before a call goes to the other node. Test: `replaced_node_never_over_admits`.
+pub(crate) struct Cluster {
+    seeds: Arc<Seeds>,
+    /// The connection to one of the servers that the application has named.
+    guide: CircuitBreaker,
+    response_timeout: Duration,
+    health: Health,
+    keys: Keys,
+    slots: ArcSwap<Slots>,
+    /// Whether a node refuses keys of another one, unlike some proxies. Otherwise a call that declares no keys could make
+    /// logs in the wrong place.
+    is_strict: AtomicBool,
+    /// Held while a call asks who has which slot, so that one question serves all that wait.
+    question: AsyncMutex<()>,
+    /// Who is asked next.
+    turn: AtomicUsize,
+    pace: Pace,
+    /// The node to which the last redirected call has gone that has no slots yet.
+    newcomer: Mutex<Option<Arc<Node>>>,
+}
+
+/// A primary of a Cluster.
+struct Node {
+    /// The least number from 0 that no other known node has.
+    number: usize,
+    address: Address,
+    breaker: CircuitBreaker,
+}
+
+/// A host and a port.
+type Address = (String, u16);
+
+/// Which node has which slot.
+#[derive(Default)]
+struct Slots {
+    view: View,
+    nodes: Vec<Arc<Node>>,
+    nodes_of: HashMap<Slot, Arc<Node>, RandomState>,
+}
+
+/// What a node says about the Cluster.
+#[derive(Default)]
+struct View {
+    /// The first and the last slot of each range, and its primary.
+    ranges: Vec<(u16, u16, Address)>,
+    /// Grows when a node takes the slots of another.
+    epoch: u64,
+    is_up: bool,
+}
+
+impl Cluster {
+    pub(super) fn new(
+        seeds: Seeds,
+        response_timeout: Duration,
+        health: Health,
+        keys: Keys,
+    ) -> Arc<Self> {
+        let seeds = Arc::new(seeds);
+        let guide = Connector::Guide(seeds.clone());
+        let guide = CircuitBreaker::new(guide, response_timeout, health.clone(), None);
+        Arc::new(Self {
+            seeds,
+            guide,
+            response_timeout,
+            health,
+            keys,
+            slots: ArcSwap::default(),
+            is_strict: AtomicBool::new(false),
+            question: AsyncMutex::default(),
+            turn: AtomicUsize::new(0),
+            pace: Pace::new(),
+            newcomer: Mutex::default(),
+        })
+    }
+
+    /// Makes the connection to a server that the application has named, and starts to connect to the nodes.
+    pub(super) async fn connect(&self) -> Result<(), StoreError> {
+        self.guide.connect().await?;
+        self.ask_first().await
+    }
+
+    /// Starts to connect in the background. Does nothing outside a runtime.
+    pub(super) fn connect_in_background(&self) {
+        self.guide.connect_in_background();
+    }
+
+    /// Looks whether the nodes still have their data, and who has which slot, once a second.
+    pub(super) fn watch_data(self: &Arc<Self>) {
+        if self.look(USUAL_PAUSE) {
+            for node in &self.slots.load().nodes {
+                node.breaker.look_for_data();
+            }
+        }
+    }
+
+    /// Looks in the background who has which slot, unless the last look was less than a pause ago.
+    pub(super) fn look_soon(self: &Arc<Self>) {
+        self.look(SHORT_PAUSE);
+    }
+
+    fn look(self: &Arc<Self>, pause: Duration) -> bool {
+        let is_due = self.pace.is_due(pause);
+        if is_due && let Ok(runtime) = Handle::try_current() {
+            let cluster = self.clone();
+            runtime.spawn(async move {
+                let slots = cluster.slots.load_full();
+                let asked = cluster.turn.load(Ordering::Relaxed) % (slots.nodes.len() + 1);
+                let node = slots.nodes.get(asked).map(Arc::as_ref);
+                if !cluster.ask(node, &slots, false).await.unwrap_or(false) {
+                    cluster.turn.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        is_due
+    }
+
+    /// Returns the number of the node that has a Redis key, if it is known and refuses the keys of others.
+    pub(super) fn number_of(self: &Arc<Self>, name: &[u8]) -> Option<usize> {
+        let number = self.slots.load().node_of(name).map(|node| node.number);
+        if number.is_none() {
+            self.look_soon();
+        }
+        number.filter(|_| self.is_strict.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn response_timeout(&self) -> Duration {
+        self.response_timeout
+    }
+
+    /// Returns how many calls have had a reply.
+    pub(super) fn replies(&self) -> u64 {
+        self.slots.load().nodes.iter().map(|node| node.breaker.replies()).sum()
+    }
+
+    /// Waits for a connection to the node of a Redis key as a call does.
+    pub(super) async fn connected(self: &Arc<Self>, name: &[u8]) -> Result<(), StoreError> {
+        let node = self.node_of(Some(name)).await?;
+        let connected = node.breaker.connected().await;
+        if connected.is_err() {
+            self.look_soon();
+        }
+        connected
+    }
+
+    /// Sends a request to the node of its first key, or to any node if it has none, and waits for the reply.
+    pub(super) async fn call(self: &Arc<Self>, request: &Request) -> Result<Value, StoreError> {
+        let name = request.key();
+        let end = Instant::now() + self.response_timeout.min(LONGEST_DETOUR);
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let mut node = self.node_of(name).await?;
+        let mut is_asking = false;
+        loop {
+            let slots = self.slots.load_full();
+            let call = async |it: Connection| request.send(it.asking(is_asking)).await;
+            let result = node.breaker.call(call).await;
+            let Err(error) = &result else { return result };
+            let (code, message) = match error {
+                StoreError::Refused { code, message } => (code.as_str(), message.as_str()),
+                _ => ("", ""),
+            };
+            is_asking = false;
+            // Of a transaction that is aborted nothing was executed.
+            let has_moved = code == "MOVED" || code == "EXECABORT" && message.contains("Moved: ");
+            if !(has_moved || code == "ASK" || code == "TRYAGAIN") || Instant::now() >= end {
+                self.look_soon();
+                return result;
+            }
+            if code == "ASK" {
+                is_asking = true;
+                node = self.node_at(message, &node)?;
+                continue;
+            }
+            if has_moved {
+                // Whoever refuses it knows who has the slot.
+                let _ = self.ask_once(Some(&node), &slots, true).await;
+            }
+            backoff.pause().await;
+            node = self.node_of(name).await?;
+        }
+    }
+
+    /// Returns the node of a Redis key, or any node.
+    async fn node_of(self: &Arc<Self>, name: Option<&[u8]>) -> Result<Arc<Node>, StoreError> {
+        let find = || {
+            let slots = self.slots.load();
+            let node = match name {
+                Some(name) => slots.node_of(name),
+                None => slots.nodes.first(),
+            };
+            node.cloned()
+        };
+        if let Some(node) = find() {
+            return Ok(node);
+        }
+        if !self.slots.load().nodes.is_empty() {
+            // Nobody has the slot.
+            self.look_soon();
+            return Err(StoreError::Unavailable);
+        }
+        self.ask_first().await?;
+        find().ok_or(StoreError::Unavailable)
+    }
+
+    /// Returns the node that a redirection names.
+    fn node_at(&self, message: &str, from: &Node) -> Result<Arc<Node>, StoreError> {
+        let named = message.rsplit(' ').next().unwrap_or_default().rsplit_once(':');
+        let port = named.and_then(|(_, port)| port.parse().ok());
+        let (Some((host, _)), Some(port)) = (named, port) else {
+            return Err(reply::malformed("expected the address of a node"));
+        };
+        let host = if host.is_empty() { &from.address.0 } else { host };
+        let address = (host.to_owned(), port);
+        let slots = self.slots.load();
+        let mut newcomer = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(node) = slots.nodes.iter().chain(&*newcomer).find(|it| it.address == address) {
+            return Ok(node.clone());
+        }
+        let node = Arc::new(self.make_node(&slots.nodes, address, self.keys.mark())?);
+        *newcomer = Some(node.clone());
+        Ok(node)
+    }
+
+    fn make_node(
+        &self,
+        others: &[Arc<Node>],
+        address: Address,
+        mark: String,
+    ) -> Result<Node, StoreError> {
+        let client = self.seeds.client_of(&address).map_err(reply::error)?;
+        let (connector, health) = (Connector::One(Box::new(client)), self.health.clone());
+        let breaker = CircuitBreaker::new(connector, self.response_timeout, health, Some(mark));
+        breaker.connect_in_background();
+        let is_free = |number: &usize| others.iter().all(|node| node.number != *number);
+        let number = (0..).find(is_free).unwrap_or_default();
+        Ok(Node { number, address, breaker })
+    }
+
+    /// Asks a server that the application has named, while no node is known.
+    async fn ask_first(&self) -> Result<(), StoreError> {
+        let slots = self.slots.load_full();
+        if slots.nodes.is_empty() && !self.ask_once(None, &slots, false).await? {
+            let message = "it knows of no node with slots".to_owned();
+            return Err(StoreError::Unreachable { message });
+        }
+        Ok(())
+    }
+
+    /// Asks as [`Cluster::ask`] does, unless another call has asked since `known`.
+    async fn ask_once(
+        &self,
+        node: Option<&Node>,
+        known: &Arc<Slots>,
+        has_refused: bool,
+    ) -> Result<bool, StoreError> {
+        let turn = timeout(self.response_timeout, self.question.lock());
+        let _turn = turn.await.map_err(|_| StoreError::Unavailable)?;
+        match Arc::ptr_eq(known, &self.slots.load_full()) {
+            true => self.ask(node, known, has_refused).await,
+            false => Ok(true),
+        }
+    }
+
+    /// Asks a node, or a server that the application has named, who has which slot. Returns whether what it says was of
+    /// use.
+    async fn ask(
+        &self,
+        node: Option<&Node>,
+        known: &Arc<Slots>,
+        has_refused: bool,
+    ) -> Result<bool, StoreError> {
+        let breaker = node.map_or(&self.guide, |node| &node.breaker);
+        let ask = async |mut connection: Connection| {
+            let host = node.map_or_else(|| self.seeds.host(), |node| node.address.0.clone());
+            let view = View::read(&mut connection, &host).await.map_err(reply::error)?;
+            self.learn(view, known, has_refused, &connection).await
+        };
+        breaker.call(ask).await
+    }
+
+    /// Takes note of what a node says, unless others know better. Returns whether it was of use.
+    async fn learn(
+        &self,
+        view: View,
+        known: &Arc<Slots>,
+        has_refused: bool,
+        connection: &Connection,
+    ) -> Result<bool, StoreError> {
+        let is_news = has_refused || view.is_up && view.epoch >= known.view.epoch;
+        if view.ranges.is_empty() || !is_news && !known.nodes.is_empty() {
+            return Ok(false);
+        }
+        // A connection that was lost may have been to a node that nobody needs any more.
+        self.health.find_connection();
+        if view.ranges == known.view.ranges {
+            return Ok(true);
+        }
+        let slots = self.slots_of(view, known)?;
+        if !self.is_strict.load(Ordering::Relaxed) {
+            let is_strict = self.refuses_keys_of_others(&slots, connection).await;
+            self.is_strict.store(is_strict, Ordering::Relaxed);
+        }
+        let is_in_use = |node: &Arc<Node>| slots.nodes.iter().any(|it| Arc::ptr_eq(it, node));
+        if !known.nodes.iter().all(is_in_use) {
+            self.health.record_loss();
+        }
+        self.slots.compare_and_swap(known, slots.into());
+        Ok(true)
+    }
+
+    fn slots_of(&self, view: View, known: &Slots) -> Result<Slots, StoreError> {
+        let newcomer = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut nodes: Vec<_> = known.nodes.iter().cloned().chain(newcomer).collect();
+        let mut slots = Slots::default();
+        for (first, last, address) in &view.ranges {
+            let slots_of = || (*first..=*last).filter_map(Slot::new);
+            let node = match nodes.iter().find(|node| node.address == *address) {
+                Some(node) => node.clone(),
+                None => {
+                    // A mark that the node keeps.
+                    let range: Vec<_> = slots_of().collect();
+                    let mut marks = (0..100_000).map(|number| self.keys.node_mark(number));
+                    let mark = marks.find(|mark| range.contains(&Slot::for_key(mark)));
+                    let mark = mark.unwrap_or_else(|| self.keys.mark());
+                    let node = Arc::new(self.make_node(&nodes, address.clone(), mark)?);
+                    nodes.push(node.clone());
+                    node
+                }
+            };
+            if !slots.nodes.iter().any(|it| Arc::ptr_eq(it, &node)) {
+                slots.nodes.push(node.clone());
+            }
+            slots.nodes_of.extend(slots_of().map(|slot| (slot, node.clone())));
+        }
+        slots.view = view;
+        Ok(slots)
+    }
+
+    /// Returns whether a script meets an error if it uses a key of another node.
+    async fn refuses_keys_of_others(&self, slots: &Slots, connection: &Connection) -> bool {
+        let mut asked: Vec<&Arc<Node>> = Vec::new();
+        for mark in (0..1_000).map(|number| self.keys.node_mark(number)) {
+            let Some(node) = slots.node_of(mark.as_bytes()) else { continue };
+            if asked.iter().any(|it| Arc::ptr_eq(it, node)) {
+                continue;
+            }
+            asked.push(node);
+            let mut script = redis::cmd("EVAL");
+            script.arg("return redis.call('EXISTS', ARGV[1])").arg(0).arg(mark);
+            let reply = script.query_async::<Value>(&mut connection.clone()).await;
+            if reply.is_err_and(|error| error.to_string().contains("non local key")) {
+                return true;
+            }
+            // At least one of two is the key of another node.
+            if asked.len() == 2 {
+                break;
+            }
+        }
+        false
+    }
+}
+
+impl Slots {
+    fn node_of(&self, name: &[u8]) -> Option<&Arc<Node>> {
+        self.nodes_of.get(&Slot::for_key(name))
+    }
+}
+
+impl View {
+    /// Asks a node. `host` is its own.
+    async fn read(connection: &mut Connection, host: &str) -> RedisResult<Self> {
+        let (mut info, mut slots) = (redis::cmd("CLUSTER"), redis::cmd("CLUSTER"));
+        // A proxy may not know it.
+        let info: String = info.arg("INFO").query_async(connection).await.unwrap_or_default();
+        let reply: Vec<Vec<Value>> = slots.arg("SLOTS").query_async(connection).await?;
+        let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+        let epoch = value("cluster_current_epoch:").and_then(|epoch| epoch.parse().ok());
+        let is_up = value("cluster_state:") != Some("fail");
+        let mut ranges = Vec::with_capacity(reply.len());
+        for range in &reply {
+            // The first slot, the last one, the primary, and its replicas.
+            let [first, last, Value::Array(primary), ..] = &range[..] else { continue };
+            let [named, port, ..] = &primary[..] else { continue };
+            let named: Option<String> = from_redis_value_ref(named)?;
+            let address = match named.as_deref() {
+                // A node whose address is not known.
+                Some("?") => continue,
+                None | Some("") => host.to_owned(),
+                Some(named) => named.to_owned(),
+            };
+            let address = (address, from_redis_value_ref(port)?);
+            ranges.push((from_redis_value_ref(first)?, from_redis_value_ref(last)?, address));
+        }
+        ranges.sort();
+        Ok(Self { ranges, epoch: epoch.unwrap_or_default(), is_up })
+    }
+}

@@ -1,0 +1,69 @@
+//! [`Request`]: what one call sends.
+
+use redis::{Arg, Cmd, Pipeline, Value};
+
+use super::connection::Connection;
+use super::reply::{self, Replies};
+use super::scripts::Script;
+use crate::error::StoreError;
+
+/// What one call sends.
+pub(super) enum Request {
+    Command(Cmd),
+    Pipeline(Pipeline),
+    /// A script of the application, or one that serves one request.
+    Script(Script, Cmd),
+    /// A script that serves several requests, each with a reply of its own.
+    Batch(Script, Cmd),
+}
+
+impl Request {
+    /// Sends it, and waits for the reply. That to a pipeline is an array.
+    pub(super) async fn send(&self, mut connection: Connection) -> Result<Value, StoreError> {
+        let reply = match self {
+            Self::Command(command) => command.query_async(&mut connection).await,
+            Self::Pipeline(commands) => {
+                commands.query_async(&mut connection).await.map(Value::Array)
+            }
+            Self::Script(script, command) | Self::Batch(script, command) => {
+                script.run(command, &mut connection).await
+            }
+        };
+        let reply = reply.map_err(reply::error)?;
+        if matches!(self, Self::Batch(..))
+            && let Some(error) = Replies::of(&reply)?.read_only()
+        {
+            // It concerns the connection.
+            return Err(error);
+        }
+        Ok(reply)
+    }
+
+    /// Returns the first key, as it is in most commands. On a Cluster a node refuses the others, and names the right one.
+    pub(super) fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Command(command) => key_of(command),
+            Self::Pipeline(commands) => commands.cmd_iter().find_map(key_of),
+            // After EVALSHA, the hash and the number of keys.
+            Self::Script(_, command) => argument(command, 3),
+            // Keys in several slots are not declared, and follow their number.
+            Self::Batch(_, command) => match argument(command, 2) {
+                Some(b"0") => argument(command, 4),
+                _ => argument(command, 3),
+            },
+        }
+    }
+}
+
+fn key_of(command: &Cmd) -> Option<&[u8]> {
+    let name = argument(command, 0)?.to_ascii_uppercase();
+    let is_script = name.starts_with(b"EVAL") || name.starts_with(b"FCALL");
+    argument(command, if is_script { 3 } else { 1 })
+}
+
+fn argument(command: &Cmd, index: usize) -> Option<&[u8]> {
+    match command.args_iter().nth(index)? {
+        Arg::Simple(argument) => Some(argument),
+        _ => None,
+    }
+}
