@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -41,7 +41,18 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// - A node that refuses a call because its slot is elsewhere has executed nothing. The call goes to the node that it
 ///   names, for at most the response timeout, or a second.
 /// - A node that has no slots any more was replaced by another one, maybe without its last writes. That is a loss of data.
-///   It is recorded before a call goes to the other node. Test: `replaced_node_never_over_admits`.
+///   It is recorded before a call goes to the other node.
+///
+/// # Interleavings
+///
+/// - Many calls are refused at once. The first of them asks, under `question`, and the others find that `slots` has changed
+///   since they were sent. The look in the background does not wait for them, nor they for it: it may ask a node that
+///   hangs. Test: `slot_that_has_moved_is_found_beside_a_silent_node`.
+/// - Two ask at once. Whose reply comes second finds that `slots` is not what it was, and changes nothing.
+/// - A call has found its node, and another one takes its place. If the old one serves nobody, it refuses the call. If the call
+///   goes to the new one before its logs are reconciled, `RedisStore::accept` finds a failure since the call began, and
+///   looks whether the logs of this process have room. Test: `replaced_node_never_over_admits`.
+/// - A node is no longer used while calls wait on it. They keep its connection until they have their replies.
 pub(crate) struct Cluster {
     seeds: Arc<Seeds>,
     /// The connection to one of the servers that the application has named.
@@ -58,7 +69,7 @@ pub(crate) struct Cluster {
     /// Who is asked next.
     turn: AtomicUsize,
     pace: Pace,
-    /// The node to which the last redirected call has gone that has no slots yet.
+    /// The node without slots to which the last call has gone whose slot is on its way there.
     newcomer: Mutex<Option<Arc<Node>>>,
 }
 
@@ -254,13 +265,17 @@ impl Cluster {
         let host = if host.is_empty() { &from.address.0 } else { host };
         let address = (host.to_owned(), port);
         let slots = self.slots.load();
-        let mut newcomer = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newcomer = self.newcomer();
         if let Some(node) = slots.nodes.iter().chain(&*newcomer).find(|it| it.address == address) {
             return Ok(node.clone());
         }
         let node = Arc::new(self.make_node(&slots.nodes, address, self.keys.mark())?);
         *newcomer = Some(node.clone());
         Ok(node)
+    }
+
+    fn newcomer(&self) -> MutexGuard<'_, Option<Arc<Node>>> {
+        self.newcomer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn make_node(
@@ -347,12 +362,12 @@ impl Cluster {
             self.health.record_loss();
         }
         self.slots.compare_and_swap(known, slots.into());
+        *self.newcomer() = None;
         Ok(true)
     }
 
     fn slots_of(&self, view: View, known: &Slots) -> Result<Slots, StoreError> {
-        let newcomer = self.newcomer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let mut nodes: Vec<_> = known.nodes.iter().cloned().chain(newcomer).collect();
+        let mut nodes = known.nodes.clone();
         let mut slots = Slots::default();
         for (first, last, address) in &view.ranges {
             let slots_of = || (*first..=*last).filter_map(Slot::new);

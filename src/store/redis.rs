@@ -60,8 +60,8 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 ///   `tsw:{=alice}:user:60s`, with `%` and `}` in the key written as `%25` and `%7D`. A policy without a name
 ///   is named `default:QUOTAS`. Beside a log there may be the keys `POLICY:ban` and `POLICY:strikes`, and
 ///   the marks `:reset` and `POLICY:lifted`, by which other processes learn of a reset and of a lifted
-///   ban. `PREFIX:mark` is lost when the data is.
-/// - Concurrent requests share one connection. If it breaks, it is made again at once, and requests wait
+///   ban. `PREFIX:mark` is lost when the data is, as is `PREFIX:NUMBER:mark` on each node of a Cluster.
+/// - Concurrent requests share one connection, on a Cluster one to each primary. If it breaks, it is made again at once, and requests wait
 ///   for the first attempt. If it is silent for 500 ms while calls wait, or that attempt fails, no request
 ///   waits for Redis until it is back: further attempts are made in the background, one at a time, with
 ///   pauses of up to half a second. On a Cluster no request waits for a node that is silent or gone, and
@@ -74,8 +74,7 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 ///   stay reset and lifted.
 /// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows
 ///   of a log before it checks it the next time. After `FLUSHALL` it notices that within a second. On a
-///   Cluster a broken connection to a node tells it, or within a second that another node has its slots: a `FLUSHALL` of
-///   a node goes unnoticed.
+///   Cluster it also does so when another node has taken the place of one.
 ///
 /// ## The Redis server
 ///
