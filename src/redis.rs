@@ -18,8 +18,6 @@ mod reply;
 mod request;
 mod scan;
 mod scripts;
-#[cfg(feature = "cluster")]
-mod seeds;
 #[cfg(feature = "sentinel")]
 mod sentinel;
 mod servers;

@@ -37,12 +37,12 @@ pub(crate) struct CircuitBreaker(Arc<Shared>);
 
 impl CircuitBreaker {
     /// Creates a circuit breaker without a connection. `mark` is the name of the mark that is lost when
-    /// the data is. Without one it does not matter which server the connection is to.
+    /// the data is.
     pub(crate) fn new(
         connector: Connector,
         response_timeout: Duration,
         health: Health,
-        mark: Option<String>,
+        mark: String,
     ) -> Self {
         Self(Arc::new(Shared::new(connector, response_timeout, health, mark)))
     }
@@ -70,9 +70,8 @@ impl CircuitBreaker {
     pub(super) fn look_for_data(&self) {
         let breaker = self.clone();
         tokio::spawn(async move {
-            let Some(name) = &breaker.0.mark else { return };
             let look = async |mut connection: Connection| {
-                read_mark(&mut connection, name).await.map_err(reply::error)
+                read_mark(&mut connection, &breaker.0.mark).await.map_err(reply::error)
             };
             if let Ok(mark) = breaker.call(look).await {
                 breaker.0.see_mark(mark);

@@ -8,15 +8,16 @@ use std::time::Duration;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 use redis::cluster_routing::Slot;
-use redis::{RedisResult, Value, from_redis_value_ref};
+use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisResult, Value, from_redis_value_ref};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::{Connection, Connector};
 use super::request::Request;
-use super::seeds::Seeds;
+use super::servers::Certificates;
 use super::{Backoff, Health, Keys, Pace, reply};
 use crate::error::StoreError;
 
@@ -36,8 +37,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// hangs or is slow concerns the keys of its slots alone.
 ///
 /// - The nodes are asked who has which slot when one says that a slot has moved, once a second while the store is in use,
-///   and more often after a call has failed. One is asked that replies. At first, and if no known node replies, it is one
-///   of the servers that the application has named.
+///   and more often after a call has failed. One is asked that replies. At first, and if no known node replies, the servers
+///   are asked that the application has named.
 /// - A node that refuses a call because its slot is elsewhere has executed nothing. The call goes to the node that it
 ///   names, for at most the response timeout, or a second.
 /// - A node that has no slots any more was replaced by another one, maybe without its last writes. That is a loss of data.
@@ -54,9 +55,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 ///   looks whether the logs of this process have room. Test: `replaced_node_never_over_admits`.
 /// - A node is no longer used while calls wait on it. They keep its connection until they have their replies.
 pub(crate) struct Cluster {
-    seeds: Arc<Seeds>,
-    /// The connection to one of the servers that the application has named.
-    guide: CircuitBreaker,
+    /// The servers that the application has named. All nodes have the credentials of the first one.
+    seeds: Vec<ConnectionInfo>,
+    certificates: Certificates,
     response_timeout: Duration,
     health: Health,
     keys: Keys,
@@ -88,6 +89,7 @@ type Address = (String, u16);
 #[derive(Default)]
 struct Slots {
     view: View,
+    /// Those that have slots. Until they are known, the servers that the application has named.
     nodes: Vec<Arc<Node>>,
     nodes_of: HashMap<Slot, Arc<Node>, RandomState>,
 }
@@ -103,18 +105,17 @@ struct View {
 }
 
 impl Cluster {
+    /// `seeds` are the servers that the application has named, at least one.
     pub(super) fn new(
-        seeds: Seeds,
+        seeds: Vec<ConnectionInfo>,
+        certificates: Certificates,
         response_timeout: Duration,
         health: Health,
         keys: Keys,
-    ) -> Arc<Self> {
-        let seeds = Arc::new(seeds);
-        let guide = Connector::Guide(seeds.clone());
-        let guide = CircuitBreaker::new(guide, response_timeout, health.clone(), None);
-        Arc::new(Self {
+    ) -> RedisResult<Arc<Self>> {
+        let cluster = Self {
             seeds,
-            guide,
+            certificates,
             response_timeout,
             health,
             keys,
@@ -124,18 +125,24 @@ impl Cluster {
             turn: AtomicUsize::new(0),
             pace: Pace::new(),
             newcomer: Mutex::default(),
-        })
+        };
+        let nodes = cluster.named_nodes()?;
+        cluster.slots.store(Arc::new(Slots { nodes, ..Slots::default() }));
+        Ok(Arc::new(cluster))
     }
 
-    /// Makes the connection to a server that the application has named, and starts to connect to the nodes.
-    pub(super) async fn connect(&self) -> Result<(), StoreError> {
-        self.guide.connect().await?;
-        self.ask_first().await
+    /// Connects to the servers that the application has named, and asks the first that replies for the others.
+    pub(super) async fn connect(self: &Arc<Self>) -> Result<(), StoreError> {
+        let named = self.slots.load_full();
+        let connected = self.ask_any(named.nodes.clone(), &named, true).await;
+        connected.map_err(|errors| StoreError::Unreachable { message: errors.join(", ") })
     }
 
     /// Starts to connect in the background. Does nothing outside a runtime.
     pub(super) fn connect_in_background(&self) {
-        self.guide.connect_in_background();
+        for node in &self.slots.load().nodes {
+            node.breaker.connect_in_background();
+        }
     }
 
     /// Looks whether the nodes still have their data, and who has which slot, once a second.
@@ -158,9 +165,12 @@ impl Cluster {
             let cluster = self.clone();
             runtime.spawn(async move {
                 let slots = cluster.slots.load_full();
-                let asked = cluster.turn.load(Ordering::Relaxed) % (slots.nodes.len() + 1);
-                let node = slots.nodes.get(asked).map(Arc::as_ref);
-                if !cluster.ask(node, &slots, false).await.unwrap_or(false) {
+                let turn = cluster.turn.load(Ordering::Relaxed) % (slots.nodes.len() + 1);
+                let is_of_use = match slots.nodes.get(turn) {
+                    Some(node) => cluster.ask(node, &slots, false).await.unwrap_or(false),
+                    None => cluster.ask_named(&slots).await.is_ok(),
+                };
+                if !is_of_use {
                     cluster.turn.fetch_add(1, Ordering::Relaxed);
                 }
             });
@@ -226,7 +236,10 @@ impl Cluster {
             }
             if has_moved {
                 // Whoever refuses it knows who has the slot.
-                let _ = self.ask_once(Some(&node), &slots, true).await;
+                let _turn = timeout(self.response_timeout, self.question.lock()).await;
+                if self.knows_no_more_than(&slots) {
+                    let _ = self.ask(&node, &slots, true).await;
+                }
             }
             backoff.pause().await;
             node = self.node_of(name).await?;
@@ -246,13 +259,21 @@ impl Cluster {
         if let Some(node) = find() {
             return Ok(node);
         }
-        if !self.slots.load().nodes.is_empty() {
+        let slots = self.slots.load_full();
+        if !slots.nodes_of.is_empty() {
             // Nobody has the slot.
             self.look_soon();
             return Err(StoreError::Unavailable);
         }
-        self.ask_first().await?;
+        let _turn = timeout(self.response_timeout, self.question.lock()).await;
+        if self.knows_no_more_than(&slots) {
+            let _ = self.ask_any(slots.nodes.clone(), &slots, false).await;
+        }
         find().ok_or(StoreError::Unavailable)
+    }
+
+    fn knows_no_more_than(&self, slots: &Arc<Slots>) -> bool {
+        Arc::ptr_eq(slots, &self.slots.load_full())
     }
 
     /// Returns the node that a redirection names.
@@ -269,7 +290,8 @@ impl Cluster {
         if let Some(node) = slots.nodes.iter().chain(&*newcomer).find(|it| it.address == address) {
             return Ok(node.clone());
         }
-        let node = Arc::new(self.make_node(&slots.nodes, address, self.keys.mark())?);
+        let node = self.make_node(&slots.nodes, address, self.keys.mark());
+        let node = Arc::new(node.map_err(reply::error)?);
         *newcomer = Some(node.clone());
         Ok(node)
     }
@@ -278,61 +300,87 @@ impl Cluster {
         self.newcomer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make_node(
-        &self,
-        others: &[Arc<Node>],
-        address: Address,
-        mark: String,
-    ) -> Result<Node, StoreError> {
-        let client = self.seeds.client_of(&address).map_err(reply::error)?;
+    fn make_node(&self, others: &[Arc<Node>], address: Address, mark: String) -> RedisResult<Node> {
+        let ((host, port), first) = (address.clone(), self.seeds[0].clone());
+        let to = match first.addr() {
+            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: *insecure,
+                tls_params: tls_params.clone(),
+            },
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let client = self.certificates.open(first.set_addr(to))?;
         let (connector, health) = (Connector::One(Box::new(client)), self.health.clone());
-        let breaker = CircuitBreaker::new(connector, self.response_timeout, health, Some(mark));
-        breaker.connect_in_background();
+        let breaker = CircuitBreaker::new(connector, self.response_timeout, health, mark);
         let is_free = |number: &usize| others.iter().all(|node| node.number != *number);
         let number = (0..).find(is_free).unwrap_or_default();
         Ok(Node { number, address, breaker })
     }
 
-    /// Asks a server that the application has named, while no node is known.
-    async fn ask_first(&self) -> Result<(), StoreError> {
-        let slots = self.slots.load_full();
-        if slots.nodes.is_empty() && !self.ask_once(None, &slots, false).await? {
-            let message = "it knows of no node with slots".to_owned();
-            return Err(StoreError::Unreachable { message });
-        }
-        Ok(())
+    /// Makes nodes of the servers that the application has named.
+    fn named_nodes(&self) -> RedisResult<Vec<Arc<Node>>> {
+        let address = |info: &ConnectionInfo| match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Ok((host.clone(), *port))
+            }
+            _ => Err((ErrorKind::InvalidClientConfig, "a node of a Cluster has a host and a port")),
+        };
+        let make = |info| Ok(Arc::new(self.make_node(&[], address(info)?, self.keys.mark())?));
+        self.seeds.iter().map(make).collect()
     }
 
-    /// Asks as [`Cluster::ask`] does, unless another call has asked since `known`.
-    async fn ask_once(
-        &self,
-        node: Option<&Node>,
+    /// Asks the servers that the application has named, on new connections.
+    async fn ask_named(self: &Arc<Self>, known: &Arc<Slots>) -> Result<(), Vec<String>> {
+        let nodes = self.named_nodes().map_err(|error| vec![error.to_string()])?;
+        self.ask_any(nodes, known, false).await
+    }
+
+    /// Asks several nodes at once, until one says something of use. If `connects` is set, each has one attempt to connect,
+    /// however long that takes.
+    async fn ask_any(
+        self: &Arc<Self>,
+        nodes: Vec<Arc<Node>>,
         known: &Arc<Slots>,
-        has_refused: bool,
-    ) -> Result<bool, StoreError> {
-        let turn = timeout(self.response_timeout, self.question.lock());
-        let _turn = turn.await.map_err(|_| StoreError::Unavailable)?;
-        match Arc::ptr_eq(known, &self.slots.load_full()) {
-            true => self.ask(node, known, has_refused).await,
-            false => Ok(true),
+        connects: bool,
+    ) -> Result<(), Vec<String>> {
+        let mut questions = JoinSet::new();
+        for node in nodes {
+            let (cluster, known) = (self.clone(), known.clone());
+            questions.spawn(async move {
+                if connects {
+                    node.breaker.connect().await?;
+                }
+                cluster.ask(&node, &known, false).await
+            });
         }
+        let mut errors = Vec::new();
+        while let Some(reply) = questions.join_next().await {
+            match reply {
+                Ok(Ok(true)) => return Ok(()),
+                Ok(Ok(false)) => errors.push("the node knows of none with slots".to_owned()),
+                Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
+                Ok(Err(error)) => errors.push(error.to_string()),
+                // Its runtime ends.
+                Err(_) => {}
+            }
+        }
+        Err(errors)
     }
 
-    /// Asks a node, or a server that the application has named, who has which slot. Returns whether what it says was of
-    /// use.
+    /// Asks a node who has which slot. Returns whether what it says was of use.
     async fn ask(
         &self,
-        node: Option<&Node>,
+        node: &Node,
         known: &Arc<Slots>,
         has_refused: bool,
     ) -> Result<bool, StoreError> {
-        let breaker = node.map_or(&self.guide, |node| &node.breaker);
         let ask = async |mut connection: Connection| {
-            let host = node.map_or_else(|| self.seeds.host(), |node| node.address.0.clone());
-            let view = View::read(&mut connection, &host).await.map_err(reply::error)?;
+            let view = View::read(&mut connection, &node.address.0).await.map_err(reply::error)?;
             self.learn(view, known, has_refused, &connection).await
         };
-        breaker.call(ask).await
+        node.breaker.call(ask).await
     }
 
     /// Takes note of what a node says, unless others know better. Returns whether it was of use.
@@ -344,7 +392,7 @@ impl Cluster {
         connection: &Connection,
     ) -> Result<bool, StoreError> {
         let is_news = has_refused || view.is_up && view.epoch >= known.view.epoch;
-        if view.ranges.is_empty() || !is_news && !known.nodes.is_empty() {
+        if view.ranges.is_empty() || !is_news && !known.nodes_of.is_empty() {
             return Ok(false);
         }
         // A connection that was lost may have been to a node that nobody needs any more.
@@ -352,13 +400,13 @@ impl Cluster {
         if view.ranges == known.view.ranges {
             return Ok(true);
         }
-        let slots = self.slots_of(view, known)?;
+        let slots = self.slots_of(view, known).map_err(reply::error)?;
         if !self.is_strict.load(Ordering::Relaxed) {
             let is_strict = self.refuses_keys_of_others(&slots, connection).await;
             self.is_strict.store(is_strict, Ordering::Relaxed);
         }
         let is_in_use = |node: &Arc<Node>| slots.nodes.iter().any(|it| Arc::ptr_eq(it, node));
-        if !known.nodes.iter().all(is_in_use) {
+        if !known.nodes_of.is_empty() && !known.nodes.iter().all(is_in_use) {
             self.health.record_loss();
         }
         self.slots.compare_and_swap(known, slots.into());
@@ -366,8 +414,10 @@ impl Cluster {
         Ok(true)
     }
 
-    fn slots_of(&self, view: View, known: &Slots) -> Result<Slots, StoreError> {
-        let mut nodes = known.nodes.clone();
+    fn slots_of(&self, view: View, known: &Slots) -> RedisResult<Slots> {
+        // The servers that the application has named have no marks, and maybe other addresses.
+        let is_first = known.nodes_of.is_empty();
+        let mut nodes = if is_first { Vec::new() } else { known.nodes.clone() };
         let mut slots = Slots::default();
         for (first, last, address) in &view.ranges {
             let slots_of = || (*first..=*last).filter_map(Slot::new);
@@ -380,6 +430,7 @@ impl Cluster {
                     let mark = marks.find(|mark| range.contains(&Slot::for_key(mark)));
                     let mark = mark.unwrap_or_else(|| self.keys.mark());
                     let node = Arc::new(self.make_node(&nodes, address.clone(), mark)?);
+                    node.breaker.connect_in_background();
                     nodes.push(node.clone());
                     node
                 }

@@ -1,8 +1,6 @@
 //! [`Connection`]: a connection to a server. [`Connector`] makes it.
 
 use std::future::Future;
-#[cfg(feature = "cluster")]
-use std::sync::Arc;
 #[cfg(feature = "sentinel")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,8 +14,6 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::scripts::Scripts;
-#[cfg(feature = "cluster")]
-use super::seeds::Seeds;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
 use crate::telemetry;
@@ -71,9 +67,6 @@ pub(crate) enum Connector {
     One(Box<Client>),
     #[cfg(feature = "sentinel")]
     Sentinel(Sentinel, AtomicUsize),
-    /// To one of the servers of a Cluster that the application has named.
-    #[cfg(feature = "cluster")]
-    Guide(Arc<Seeds>),
 }
 
 /// The limit of each step to a new connection: to connect, to learn that the server replies. A step
@@ -93,8 +86,6 @@ impl Connector {
                 let master = within(DISCOVERY_TIMEOUT, sentinel.master(attempt)).await?;
                 connect_to(&master).await?
             }
-            #[cfg(feature = "cluster")]
-            Self::Guide(seeds) => return seeds.connect().await,
         };
         within(STEP_TIMEOUT, async {
             let loads = load_scripts(&connection);
@@ -133,7 +124,7 @@ impl Connector {
     pub(super) fn address(&self) -> Option<String> {
         match self {
             Self::One(client) => Some(client.get_connection_info().addr().to_string()),
-            #[cfg(any(feature = "sentinel", feature = "cluster"))]
+            #[cfg(feature = "sentinel")]
             _ => None,
         }
     }
@@ -147,7 +138,7 @@ pub(super) struct Server {
     pub(super) mark: String,
 }
 
-pub(super) async fn connect_to(client: &Client) -> RedisResult<Connection> {
+async fn connect_to(client: &Client) -> RedisResult<Connection> {
     // The circuit breaker applies its own timeouts.
     let config =
         AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -186,10 +177,7 @@ pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisR
     commands.query_async::<(String,)>(connection).await.map(|(mark,)| mark)
 }
 
-pub(super) async fn within<T>(
-    limit: Duration,
-    step: impl Future<Output = RedisResult<T>>,
-) -> RedisResult<T> {
+async fn within<T>(limit: Duration, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
     let start = std::time::Instant::now();
     let late = |_| {
         // A clock that is paused runs ahead while the reply is under way.

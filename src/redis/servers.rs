@@ -9,8 +9,6 @@ use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult}
 #[cfg(feature = "cluster")]
 use super::cluster::Cluster;
 use super::connection::Connector;
-#[cfg(feature = "cluster")]
-use super::seeds::Seeds;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
 use super::{Backend, CircuitBreaker, Health, Keys};
@@ -168,12 +166,13 @@ impl RedisServers {
             }
             #[cfg(feature = "cluster")]
             Kind::Cluster(servers) => {
-                let seeds = Seeds::new(servers, self.certificates);
-                let cluster = Cluster::new(seeds, response_timeout, health.clone(), keys.clone());
-                return Ok(Backend::Cluster(cluster));
+                let (health, keys) = (health.clone(), keys.clone());
+                let cluster =
+                    Cluster::new(servers, self.certificates, response_timeout, health, keys);
+                return cluster.map(Backend::Cluster);
             }
         };
-        let (health, mark) = (health.clone(), Some(keys.mark()));
+        let (health, mark) = (health.clone(), keys.mark());
         Ok(Backend::One(CircuitBreaker::new(connector, response_timeout, health, mark)))
     }
 }

@@ -62,7 +62,7 @@ pub(super) struct Shared {
     health: Health,
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
-    pub(super) mark: Option<String>,
+    pub(super) mark: String,
     /// When the last look at the mark began.
     pub(super) pace: Pace,
 }
@@ -99,7 +99,7 @@ impl Shared {
         connector: Connector,
         response_timeout: Duration,
         health: Health,
-        mark: Option<String>,
+        mark: String,
     ) -> Self {
         Self {
             connector,
@@ -128,10 +128,8 @@ impl Shared {
     pub(super) async fn connect(&self) -> Result<Connection, StoreError> {
         let error = match self.connector.connect().await {
             Ok(connection) => {
-                if let Some(mark) = &self.mark {
-                    // Before the connection is used: whoever uses it knows of a loss.
-                    self.see(Connector::server(&connection, mark).await);
-                }
+                // Before the connection is used: whoever uses it knows of a loss.
+                self.see(Connector::server(&connection, &self.mark).await);
                 return Ok(connection);
             }
             Err(error) => error.to_string(),
@@ -166,12 +164,13 @@ impl Shared {
     pub(super) fn set_ready(&self, connection: Connection) {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let _lock = self.lock();
+        let lock = self.lock();
         if !matches!(**self.state.load(), State::Idle) {
             self.health.record_connection();
         }
         self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));
         self.changed.notify_waiters();
+        drop(lock);
         if self.is_reported.swap(false, Ordering::Relaxed) {
             self.health.forget_lost_connection();
         }
@@ -226,7 +225,7 @@ impl Shared {
         least_age: Duration,
         error: &StoreError,
     ) {
-        let _lock = self.lock();
+        let lock = self.lock();
         match &**self.state.load() {
             State::Ready { number, since, .. }
                 if *number == failed && since.elapsed() >= least_age => {}
@@ -235,11 +234,13 @@ impl Shared {
         self.health.record_failure();
         let token = Arc::new(());
         let next = next(Arc::downgrade(&token));
-        if matches!(next, State::Failed(_)) {
-            self.report_lost(error);
-        }
+        let is_lost = matches!(next, State::Failed(_));
         self.state.store(Arc::new(next));
         self.changed.notify_waiters();
+        drop(lock);
+        if is_lost {
+            self.report_lost(error);
+        }
         tokio::spawn(reconnect(Arc::downgrade(self), token));
     }
 
@@ -256,8 +257,8 @@ impl Shared {
     }
 
     fn set_failed(&self, error: &StoreError) {
-        let _lock = self.lock();
         self.report_lost(error);
+        let _lock = self.lock();
         if let State::Connecting(attempt) = &**self.state.load() {
             self.state.store(Arc::new(State::Failed(attempt.clone())));
             self.changed.notify_waiters();

@@ -6,7 +6,7 @@ use super::*;
 async fn breaker(server: &Redis, response_timeout: Duration) -> (CircuitBreaker, Connection) {
     let connector = Connector::One(Box::new(redis::Client::open(server.url()).unwrap()));
     let connection = connector.connect().await.unwrap();
-    let mark = Some("mark".to_owned());
+    let mark = "mark".to_owned();
     let breaker = CircuitBreaker::new(connector, response_timeout, Health::new(), mark);
     (breaker, connection)
 }
