@@ -99,8 +99,7 @@ struct Slots {
 struct View {
     /// The first and the last slot of each range, and its primary.
     ranges: Vec<(u16, u16, Address)>,
-    /// Grows when a node takes the slots of another.
-    epoch: u64,
+    /// Whether it serves requests. One that the others have left behind does not.
     is_up: bool,
 }
 
@@ -391,8 +390,8 @@ impl Cluster {
         has_refused: bool,
         connection: &Connection,
     ) -> Result<bool, StoreError> {
-        let is_news = has_refused || view.is_up && view.epoch >= known.view.epoch;
-        if view.ranges.is_empty() || !is_news && !known.nodes_of.is_empty() {
+        let is_believed = has_refused || view.is_up || known.nodes_of.is_empty();
+        if view.ranges.is_empty() || !is_believed {
             return Ok(false);
         }
         // A connection that was lost may have been to a node that nobody needs any more.
@@ -481,9 +480,7 @@ impl View {
         // A proxy may not know it.
         let info: String = info.arg("INFO").query_async(connection).await.unwrap_or_default();
         let reply: Vec<Vec<Value>> = slots.arg("SLOTS").query_async(connection).await?;
-        let value = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
-        let epoch = value("cluster_current_epoch:").and_then(|epoch| epoch.parse().ok());
-        let is_up = value("cluster_state:") != Some("fail");
+        let is_up = !info.contains("cluster_state:fail");
         let mut ranges = Vec::with_capacity(reply.len());
         for range in &reply {
             // The first slot, the last one, the primary, and its replicas.
@@ -500,6 +497,6 @@ impl View {
             ranges.push((from_redis_value_ref(first)?, from_redis_value_ref(last)?, address));
         }
         ranges.sort();
-        Ok(Self { ranges, epoch: epoch.unwrap_or_default(), is_up })
+        Ok(Self { ranges, is_up })
     }
 }

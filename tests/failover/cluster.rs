@@ -255,6 +255,36 @@ async fn node_returns_beside_a_silent_one() {
     decides(DecidedBy::LocalLog, &limiter, &others).await;
 }
 
+/// A primary is cut off from the others, which go on without it, and the process reaches all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_is_cut_off_is_not_believed() {
+    let cluster = Cluster::with_replicas(1).await;
+    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+    let mut keys = (0..).map(|number| format!("key-{number}"));
+    let of_it = loop {
+        let key = keys.next().unwrap();
+        if cluster.slot(&log_of(&key)).await.1 == 0 {
+            break key;
+        }
+    };
+    let (_, others) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &others).await;
+    let ((cut_off, rest), replica) = (cluster.nodes.split_first().unwrap(), &cluster.nodes[3]);
+    for node in rest {
+        let id: String = node.run(&["CLUSTER", "MYID"]).await;
+        cut_off.run::<()>(&["CLUSTER", "FORGET", &id]).await;
+    }
+    replica.run::<()>(&["CLUSTER", "FAILOVER", "TAKEOVER"]).await;
+    let id: String = cut_off.run(&["CLUSTER", "MYID"]).await;
+    for node in rest {
+        node.run::<()>(&["CLUSTER", "FORGET", &id]).await;
+    }
+    cluster.serves_every_slot(&[1, 2, 3]).await;
+    until_redis_decides(&limiter, &of_it).await;
+    let (of_one, _) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &of_one).await;
+}
+
 /// `FLUSHALL` breaks no connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushed_nodes_get_their_logs_back() {
