@@ -47,8 +47,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// # Interleavings
 ///
 /// - Many calls are refused at once. The first of them asks, under `question`, and the others find that `slots` has changed
-///   since they were sent. The look in the background does not wait for them, nor they for it: it may ask a node that
-///   hangs. Test: `slot_that_has_moved_is_found_beside_a_silent_node`.
+///   since they were sent. They do not wait for the look in the background, which may ask a node that hangs.
 /// - Two ask at once. Whose reply comes second finds that `slots` is not what it was, and changes nothing.
 /// - A call has found its node, and another one takes its place. If the old one serves nobody, it refuses the call. If the call
 ///   goes to the new one before its logs are reconciled, `RedisStore::accept` finds a failure since the call began, and

@@ -63,6 +63,22 @@ impl Cluster {
         .await;
     }
 
+    /// Adds a primary without slots. Returns its number.
+    pub async fn add_primary(&mut self) -> usize {
+        let node = Redis::start_with(&["--cluster-enabled", "yes"]).await;
+        let port = self.nodes[0].port().to_string();
+        node.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+        self.nodes.push(node);
+        let count = self.nodes.len();
+        self.until_all_nodes(async |node| {
+            let known: String = node.run(&["CLUSTER", "NODES"]).await;
+            known.lines().count() == count && !known.contains("handshake")
+        })
+        .await;
+        self.serves_every_slot(&[count - 1]).await;
+        count - 1
+    }
+
     /// Waits until these nodes see a server for every slot.
     pub async fn serves_every_slot(&self, nodes: &[usize]) {
         for number in nodes {
