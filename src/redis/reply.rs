@@ -81,8 +81,13 @@ impl<'a> Replies<'a> {
 
     /// Returns the error of a request that had to write to a replica.
     pub(super) fn read_only(mut self) -> Option<StoreError> {
-        let is_it = |error: &StoreError| matches!(error, StoreError::Refused { code, .. } if code == "READONLY");
-        std::iter::from_fn(|| self.next_error().ok()).find(is_it)
+        while !self.errors.is_empty() {
+            let error = self.next_error().ok()?;
+            if matches!(&error, StoreError::Refused { code, .. } if code == "READONLY") {
+                return Some(error);
+            }
+        }
+        None
     }
 
     fn next_error(&mut self) -> Result<StoreError, StoreError> {
