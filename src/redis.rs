@@ -28,7 +28,6 @@ pub(crate) use self::circuit_breaker::CircuitBreaker;
 pub(crate) use self::client::{Backend, Client};
 #[cfg(feature = "redis-commands")]
 pub use self::commands::{RedisCommands, RedisScript};
-pub(crate) use self::connection::{Connection, Connector};
 pub(crate) use self::health::Health;
 pub(crate) use self::keys::Keys;
 pub(crate) use self::reply::{Numbers, Replies, malformed, read};

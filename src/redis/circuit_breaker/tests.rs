@@ -1,13 +1,12 @@
 use test_support::Redis;
-use tokio::time::{Instant, timeout};
 
 use super::*;
 
 async fn breaker(server: &Redis, response_timeout: Duration) -> (CircuitBreaker, Connection) {
     let connector = Connector::One(Box::new(redis::Client::open(server.url()).unwrap()));
     let connection = connector.connect().await.unwrap();
-    let mark = "mark".to_owned();
-    let breaker = CircuitBreaker::new(connector, response_timeout, Health::new(), mark);
+    let breaker =
+        CircuitBreaker::new(connector, response_timeout, Health::new(), "mark".to_owned());
     (breaker, connection)
 }
 
