@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::{Connection, Connector};
-use super::request::Request;
+use super::request::{Request, is_redirection};
 use super::servers::Certificates;
 use super::{Backoff, Health, Keys, Pace, reply};
 use crate::error::StoreError;
@@ -220,19 +220,16 @@ impl Cluster {
                 StoreError::Refused { code, message } => (code.as_str(), message.as_str()),
                 _ => ("", ""),
             };
-            is_asking = false;
-            // Of a transaction that is aborted nothing was executed.
-            let has_moved = code == "MOVED" || code == "EXECABORT" && message.contains("Moved: ");
-            if !(has_moved || code == "ASK" || code == "TRYAGAIN") || Instant::now() >= end {
+            if !is_redirection(code) || Instant::now() >= end {
                 self.look_soon();
                 return result;
             }
-            if code == "ASK" {
-                is_asking = true;
+            is_asking = code == "ASK";
+            if is_asking {
                 node = self.node_at(message, &node)?;
                 continue;
             }
-            if has_moved {
+            if code == "MOVED" {
                 // Whoever refuses it knows who has the slot.
                 let _turn = timeout(self.response_timeout, self.question.lock()).await;
                 if self.knows_no_more_than(&slots) {

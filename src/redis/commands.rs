@@ -19,7 +19,7 @@ use crate::key::Key;
 /// executed it.
 ///
 /// On a Cluster a command goes to the node of its first key, and follows a slot that moves. One without a key goes to any
-/// node, and only to that one. While a slot is on its way, a pipeline is refused if its keys are on the other node already.
+/// node, and only to that one.
 ///
 /// Keys are sent as they are: the prefix of the store is not added to them. A key that does not
 /// contain `{=` is not one of the store's. [`RedisCommands::key_name`] makes names as the store does.
@@ -87,7 +87,8 @@ impl RedisCommands {
     ///
     /// # Errors
     ///
-    /// As for [`RedisCommands::query`]. An error in place of one reply is an error of the whole.
+    /// As for [`RedisCommands::query`]. An error in place of one reply is an error of the whole. It is
+    /// [`StoreError::Uncertain`] if a node of a Cluster has executed some of the commands before their slot moved.
     pub async fn pipeline<T: FromRedisValue>(&self, commands: &Pipeline) -> Result<T, StoreError> {
         read(&self.client.send_all(commands).await?)
     }

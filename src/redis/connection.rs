@@ -22,8 +22,8 @@ use crate::telemetry;
 #[derive(Clone)]
 pub(crate) struct Connection {
     inner: MultiplexedConnection,
-    /// Whether a node of a Cluster is asked for a slot that it is about to get. Each command, but not a pipeline, has an
-    /// `ASKING` before it then, with nothing between the two.
+    /// Whether a node of a Cluster is asked for a slot that it is about to get. Each command has an `ASKING` before it then,
+    /// with nothing between the two.
     #[cfg(feature = "cluster")]
     is_asking: bool,
 }
@@ -55,6 +55,29 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
+        #[cfg(feature = "cluster")]
+        if self.is_asking && pipeline.is_transaction() {
+            let mut asking = redis::pipe();
+            asking.cmd("ASKING").cmd("MULTI");
+            for command in pipeline.cmd_iter() {
+                asking.add_command(command.clone());
+            }
+            asking.cmd("EXEC");
+            return Box::pin(async move {
+                self.inner.req_packed_commands(&asking, offset + 1, count).await
+            });
+        }
+        #[cfg(feature = "cluster")]
+        if self.is_asking {
+            let mut asking = redis::pipe();
+            for command in pipeline.cmd_iter() {
+                asking.cmd("ASKING").add_command(command.clone());
+            }
+            return Box::pin(async move {
+                let replies = self.inner.req_packed_commands(&asking, 0, 2 * count).await?;
+                Ok(replies.into_iter().skip(1).step_by(2).collect())
+            });
+        }
         self.inner.req_packed_commands(pipeline, offset, count)
     }
 

@@ -1,6 +1,6 @@
 //! [`Request`]: what one call sends.
 
-use redis::{Arg, Cmd, Pipeline, Value};
+use redis::{Arg, Cmd, Pipeline, RedisError, Value};
 
 use super::connection::Connection;
 use super::reply::{self, Replies};
@@ -29,7 +29,7 @@ impl Request {
                 script.run(command, &mut connection).await
             }
         };
-        let reply = reply.map_err(reply::error)?;
+        let reply = reply.map_err(|error| self.error(error))?;
         if matches!(self, Self::Batch(..))
             && let Some(error) = Replies::of(&reply)?.read_only()
         {
@@ -37,6 +37,23 @@ impl Request {
             return Err(error);
         }
         Ok(reply)
+    }
+
+    fn error(&self, error: RedisError) -> StoreError {
+        if let Self::Pipeline(commands) = self
+            && let Some(errors) = error.clone().into_server_errors()
+            && let Some((_, first)) = errors.first()
+            && is_redirection(first.code())
+        {
+            let (code, message) = (first.code().to_owned(), first.to_string());
+            let refused = StoreError::Refused { code, message };
+            return match commands.is_transaction() || errors.len() == commands.len() {
+                true => refused,
+                // Some were executed before the slot had moved.
+                false => StoreError::Uncertain { source: Box::new(refused) },
+            };
+        }
+        reply::error(error)
     }
 
     /// Returns the first key, as it is in most commands. On a Cluster a node refuses the others, and names the right one.
@@ -53,6 +70,11 @@ impl Request {
             },
         }
     }
+}
+
+/// Returns whether a node of a Cluster refuses a request with this code because its slot is elsewhere, or on its way.
+pub(super) fn is_redirection(code: &str) -> bool {
+    matches!(code, "MOVED" | "ASK" | "TRYAGAIN")
 }
 
 fn key_of(command: &Cmd) -> Option<&[u8]> {

@@ -65,11 +65,27 @@ async fn commands_follow_a_slot_that_moves() {
         cluster.begin_to_move(slot, from, (from + 1) % 3).await;
         assert_eq!(commands.script::<u32>(&add, &[&key], &[1]).await.unwrap(), 1);
         assert_eq!(get(&commands, &key).await.unwrap(), Some(1));
-        cluster.move_slot(slot, from, (from + 1) % 3).await;
         assert_eq!(commands.pipeline::<(u32, u32)>(change).await.unwrap(), (2, 2));
+        cluster.move_slot(slot, from, (from + 1) % 3).await;
+        assert_eq!(commands.pipeline::<(u32, u32)>(change).await.unwrap(), (3, 3));
         cluster.move_slot(slot, (from + 1) % 3, from).await;
-        assert_eq!(get(&commands, &key).await.unwrap(), Some(2));
+        assert_eq!(get(&commands, &key).await.unwrap(), Some(3));
     }
+}
+
+/// Of two keys the node has one, and the other one is new.
+#[tokio::test]
+async fn pipeline_is_executed_once_while_its_slot_moves() {
+    let cluster = Cluster::start().await;
+    let commands = commands(cluster.servers()).await;
+    let (slot, from) = cluster.slot("{tag}:a").await;
+    let mut both = redis::pipe();
+    both.incr("{tag}:a", 1).incr("{tag}:b", 1);
+    commands.query::<()>(redis::cmd("SET").arg("{tag}:a").arg(0)).await.unwrap();
+    cluster.begin_to_move(slot, from, (from + 1) % 3).await;
+    let split = commands.pipeline::<(u32, u32)>(&both).await.unwrap_err();
+    assert!(split.may_have_counted(), "{split:?}");
+    assert_eq!(get(&commands, "{tag}:a").await.unwrap(), Some(1));
 }
 
 #[tokio::test]
