@@ -122,6 +122,11 @@ impl CircuitBreaker {
         result
     }
 
+    #[cfg(feature = "cluster")]
+    pub(super) fn is_connected(&self) -> bool {
+        matches!(&**self.0.state.load(), State::Ready { .. })
+    }
+
     /// Waits for a connection as a call does.
     pub(super) async fn connected(&self) -> Result<(), StoreError> {
         self.connection().await.map(|_| ())

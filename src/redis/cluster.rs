@@ -1,6 +1,6 @@
 //! [`Cluster`]: a connection to each primary of a Redis Cluster, and which of them has which slot.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -25,8 +25,8 @@ use crate::error::StoreError;
 const USUAL_PAUSE: Duration = Duration::from_secs(1);
 /// The same after a call has failed.
 const SHORT_PAUSE: Duration = Duration::from_millis(200);
-/// How long a call follows redirections at most.
-const LONGEST_DETOUR: Duration = Duration::from_secs(1);
+/// How long a call follows redirections at most, and waits for a slot of which each node has a part.
+const LONGEST_DETOUR: Duration = Duration::from_millis(200);
 /// The pauses before a call is made again whose slot is on its way to another node.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
@@ -40,7 +40,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 ///   and more often after a call has failed. One is asked that replies. At first, and if no known node replies, the servers
 ///   are asked that the application has named.
 /// - A node that refuses a call because its slot is elsewhere has executed nothing. The call goes to the node that it
-///   names, for at most the response timeout, or a second.
+///   names, for at most 0.2 s.
 /// - A node that has no slots any more was replaced by another one, maybe without its last writes. That is a loss of data.
 ///   It is recorded before a call goes to the other node.
 ///
@@ -64,17 +64,21 @@ pub(crate) struct Cluster {
     /// Whether a node refuses keys of another one, unlike some proxies. Otherwise a call that declares no keys could make
     /// logs in the wrong place.
     is_strict: AtomicBool,
-    /// Held while a call asks who has which slot, so that one question serves all that wait.
-    question: AsyncMutex<()>,
+    /// Held while a call asks who has which slot, so that one question serves all that wait. When nobody knew last, while no
+    /// node is known.
+    question: AsyncMutex<Option<Instant>>,
     /// Who is asked next.
     turn: AtomicUsize,
     pace: Pace,
-    /// The node without slots to which the last call has gone whose slot is on its way there.
-    newcomer: Mutex<Option<Arc<Node>>>,
+    /// When the last look at the data of the nodes began.
+    data_pace: Pace,
+    /// The nodes without slots to which slots are on their way.
+    newcomers: Mutex<Vec<Arc<Node>>>,
 }
 
 /// A primary of a Cluster.
 struct Node {
+    mark: String,
     /// The least number from 0 that no other known node has.
     number: usize,
     address: Address,
@@ -122,7 +126,8 @@ impl Cluster {
             question: AsyncMutex::default(),
             turn: AtomicUsize::new(0),
             pace: Pace::new(),
-            newcomer: Mutex::default(),
+            data_pace: Pace::new(),
+            newcomers: Mutex::default(),
         };
         let nodes = cluster.named_nodes()?;
         cluster.slots.store(Arc::new(Slots { nodes, ..Slots::default() }));
@@ -145,7 +150,8 @@ impl Cluster {
 
     /// Looks whether the nodes still have their data, and who has which slot, once a second.
     pub(super) fn watch_data(self: &Arc<Self>) {
-        if self.look(USUAL_PAUSE) {
+        self.look(USUAL_PAUSE);
+        if self.data_pace.is_due(USUAL_PAUSE) {
             for node in &self.slots.load().nodes {
                 node.breaker.look_for_data();
             }
@@ -157,9 +163,10 @@ impl Cluster {
         self.look(SHORT_PAUSE);
     }
 
-    fn look(self: &Arc<Self>, pause: Duration) -> bool {
-        let is_due = self.pace.is_due(pause);
-        if is_due && let Ok(runtime) = Handle::try_current() {
+    fn look(self: &Arc<Self>, pause: Duration) {
+        if self.pace.is_due(pause)
+            && let Ok(runtime) = Handle::try_current()
+        {
             let cluster = self.clone();
             runtime.spawn(async move {
                 let slots = cluster.slots.load_full();
@@ -173,7 +180,6 @@ impl Cluster {
                 }
             });
         }
-        is_due
     }
 
     /// Returns the number of the node that has a Redis key, if it is known and refuses the keys of others.
@@ -207,7 +213,7 @@ impl Cluster {
     /// Sends a request to the node of its first key, or to any node if it has none, and waits for the reply.
     pub(super) async fn call(self: &Arc<Self>, request: &Request) -> Result<Value, StoreError> {
         let name = request.key();
-        let end = Instant::now() + self.response_timeout.min(LONGEST_DETOUR);
+        let end = Instant::now() + LONGEST_DETOUR;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut node = self.node_of(name).await?;
         let mut is_asking = false;
@@ -225,19 +231,20 @@ impl Cluster {
                 return result;
             }
             is_asking = code == "ASK";
-            if is_asking {
-                node = self.node_at(message, &node)?;
-                continue;
-            }
             if code == "MOVED" {
-                // Whoever refuses it knows who has the slot.
+                // Whoever refuses it knows who has the slots.
                 let _turn = timeout(self.response_timeout, self.question.lock()).await;
                 if self.knows_no_more_than(&slots) {
                     let _ = self.ask(&node, &slots, true).await;
                 }
             }
-            backoff.pause().await;
-            node = self.node_of(name).await?;
+            if !is_asking {
+                backoff.pause().await;
+            }
+            node = match code {
+                "TRYAGAIN" => self.node_of(name).await?,
+                _ => self.node_at(message, &node)?,
+            };
         }
     }
 
@@ -260,9 +267,13 @@ impl Cluster {
             self.look_soon();
             return Err(StoreError::Unavailable);
         }
-        let _turn = timeout(self.response_timeout, self.question.lock()).await;
-        if self.knows_no_more_than(&slots) {
-            let _ = self.ask_any(slots.nodes.clone(), &slots, false).await;
+        let failed = timeout(self.response_timeout, self.question.lock()).await;
+        let mut failed = failed.map_err(|_| StoreError::Unavailable)?;
+        if self.knows_no_more_than(&slots)
+            && failed.is_none_or(|failed| failed.elapsed() >= SHORT_PAUSE)
+        {
+            let asked = self.ask_any(slots.nodes.clone(), &slots, false).await;
+            *failed = asked.is_err().then(Instant::now);
         }
         find().ok_or(StoreError::Unavailable)
     }
@@ -281,18 +292,18 @@ impl Cluster {
         let host = if host.is_empty() { &from.address.0 } else { host };
         let address = (host.to_owned(), port);
         let slots = self.slots.load();
-        let mut newcomer = self.newcomer();
-        if let Some(node) = slots.nodes.iter().chain(&*newcomer).find(|it| it.address == address) {
+        let mut newcomers = self.newcomers();
+        if let Some(node) = slots.nodes.iter().chain(&*newcomers).find(|it| it.address == address) {
             return Ok(node.clone());
         }
         let node = self.make_node(&slots.nodes, address, self.keys.mark());
         let node = Arc::new(node.map_err(reply::error)?);
-        *newcomer = Some(node.clone());
+        newcomers.push(node.clone());
         Ok(node)
     }
 
-    fn newcomer(&self) -> MutexGuard<'_, Option<Arc<Node>>> {
-        self.newcomer.lock().unwrap_or_else(PoisonError::into_inner)
+    fn newcomers(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
+        self.newcomers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn make_node(&self, others: &[Arc<Node>], address: Address, mark: String) -> RedisResult<Node> {
@@ -308,10 +319,11 @@ impl Cluster {
         };
         let client = self.certificates.open(first.set_addr(to))?;
         let (connector, health) = (Connector::One(Box::new(client)), self.health.clone());
-        let breaker = CircuitBreaker::new(connector, self.response_timeout, health, mark);
+        let (timeout, name) = (self.response_timeout, mark.clone());
+        let breaker = CircuitBreaker::new(connector, timeout, health, name);
         let is_free = |number: &usize| others.iter().all(|node| node.number != *number);
         let number = (0..).find(is_free).unwrap_or_default();
-        Ok(Node { number, address, breaker })
+        Ok(Node { mark, number, address, breaker })
     }
 
     /// Makes nodes of the servers that the application has named.
@@ -340,28 +352,38 @@ impl Cluster {
         known: &Arc<Slots>,
         connects: bool,
     ) -> Result<(), Vec<String>> {
-        let mut questions = JoinSet::new();
-        for node in nodes {
-            let (cluster, known) = (self.clone(), known.clone());
-            questions.spawn(async move {
-                if connects {
-                    node.breaker.connect().await?;
-                }
-                cluster.ask(&node, &known, false).await
-            });
-        }
-        let mut errors = Vec::new();
-        while let Some(reply) = questions.join_next().await {
-            match reply {
-                Ok(Ok(true)) => return Ok(()),
-                Ok(Ok(false)) => errors.push("the node knows of none with slots".to_owned()),
-                Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
-                Ok(Err(error)) => errors.push(error.to_string()),
-                // Its runtime ends.
-                Err(_) => {}
+        let mut is_believed = false;
+        loop {
+            let (mut questions, mut errors) = (JoinSet::new(), Vec::new());
+            let mut has_one_replied = false;
+            for node in nodes.iter().cloned() {
+                let (cluster, known) = (self.clone(), known.clone());
+                questions.spawn(async move {
+                    if connects && !node.breaker.is_connected() {
+                        node.breaker.connect().await?;
+                    }
+                    cluster.ask(&node, &known, is_believed).await
+                });
             }
+            while let Some(reply) = questions.join_next().await {
+                match reply {
+                    Ok(Ok(true)) => return Ok(()),
+                    Ok(Ok(false)) => {
+                        has_one_replied = true;
+                        errors.push("the node knows of none with slots".to_owned());
+                    }
+                    Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
+                    Ok(Err(error)) => errors.push(error.to_string()),
+                    // Its runtime ends.
+                    Err(_) => {}
+                }
+            }
+            if is_believed || !has_one_replied || !known.nodes_of.is_empty() {
+                return Err(errors);
+            }
+            // What a node says that the others have left behind is better than nothing.
+            is_believed = true;
         }
-        Err(errors)
     }
 
     /// Asks a node who has which slot. Returns whether what it says was of use.
@@ -369,74 +391,80 @@ impl Cluster {
         &self,
         node: &Node,
         known: &Arc<Slots>,
-        has_refused: bool,
+        is_believed: bool,
     ) -> Result<bool, StoreError> {
         let ask = async |mut connection: Connection| {
             let view = View::read(&mut connection, &node.address.0).await.map_err(reply::error)?;
-            self.learn(view, known, has_refused, &connection).await
+            self.learn(view, known, is_believed, &connection).await
         };
         node.breaker.call(ask).await
     }
 
-    /// Takes note of what a node says, unless others know better. Returns whether it was of use.
+    /// Takes note of what a node says. Returns whether it was of use.
     async fn learn(
         &self,
         view: View,
         known: &Arc<Slots>,
-        has_refused: bool,
+        is_believed: bool,
         connection: &Connection,
     ) -> Result<bool, StoreError> {
-        let is_believed = has_refused || view.is_up || known.nodes_of.is_empty();
-        if view.ranges.is_empty() || !is_believed {
+        if view.ranges.is_empty() || !(is_believed || view.is_up) {
             return Ok(false);
         }
+        self.newcomers().retain(|node| node.breaker.is_connected());
         // A connection that was lost may have been to a node that nobody needs any more.
         self.health.find_connection();
-        if view.ranges == known.view.ranges {
-            return Ok(true);
-        }
-        let slots = self.slots_of(view, known).map_err(reply::error)?;
+        let is_same = view.ranges == known.view.ranges;
+        let slots = if is_same { None } else { Some(self.slots_of(view, known)) };
+        let slots = slots.transpose().map_err(reply::error)?;
         if !self.is_strict.load(Ordering::Relaxed) {
-            let is_strict = self.refuses_keys_of_others(&slots, connection).await;
+            let slots = slots.as_ref().unwrap_or(known);
+            let is_strict = self.refuses_keys_of_others(slots, connection).await;
             self.is_strict.store(is_strict, Ordering::Relaxed);
         }
+        let Some(slots) = slots else { return Ok(true) };
         let is_in_use = |node: &Arc<Node>| slots.nodes.iter().any(|it| Arc::ptr_eq(it, node));
         if !known.nodes_of.is_empty() && !known.nodes.iter().all(is_in_use) {
             self.health.record_loss();
         }
         self.slots.compare_and_swap(known, slots.into());
-        *self.newcomer() = None;
         Ok(true)
     }
 
     fn slots_of(&self, view: View, known: &Slots) -> RedisResult<Slots> {
+        let mut slots_of: Vec<(Address, HashSet<Slot, RandomState>)> = Vec::new();
+        for (first, last, address) in &view.ranges {
+            let range = (*first..=*last).filter_map(Slot::new);
+            match slots_of.iter_mut().find(|(of, _)| of == address) {
+                Some((_, slots)) => slots.extend(range),
+                None => slots_of.push((address.clone(), range.collect())),
+            }
+        }
         // The servers that the application has named have no marks, and maybe other addresses.
         let is_first = known.nodes_of.is_empty();
         let mut nodes = if is_first { Vec::new() } else { known.nodes.clone() };
-        let mut slots = Slots::default();
-        for (first, last, address) in &view.ranges {
-            let slots_of = || (*first..=*last).filter_map(Slot::new);
-            let node = match nodes.iter().find(|node| node.address == *address) {
+        let mut all = Slots { view, ..Slots::default() };
+        for (address, slots) in slots_of {
+            let is_it = |node: &&Arc<Node>| {
+                node.address == address && slots.contains(&Slot::for_key(&node.mark))
+            };
+            let node = match nodes.iter().find(is_it) {
                 Some(node) => node.clone(),
+                // Also if the slot of its mark has moved.
                 None => {
-                    // A mark that the node keeps.
-                    let range: Vec<_> = slots_of().collect();
                     let mut marks = (0..100_000).map(|number| self.keys.node_mark(number));
-                    let mark = marks.find(|mark| range.contains(&Slot::for_key(mark)));
+                    let mark = marks.find(|mark| slots.contains(&Slot::for_key(mark)));
                     let mark = mark.unwrap_or_else(|| self.keys.mark());
-                    let node = Arc::new(self.make_node(&nodes, address.clone(), mark)?);
+                    let node = Arc::new(self.make_node(&nodes, address, mark)?);
                     node.breaker.connect_in_background();
                     nodes.push(node.clone());
                     node
                 }
             };
-            if !slots.nodes.iter().any(|it| Arc::ptr_eq(it, &node)) {
-                slots.nodes.push(node.clone());
-            }
-            slots.nodes_of.extend(slots_of().map(|slot| (slot, node.clone())));
+            all.nodes_of.extend(slots.into_iter().map(|slot| (slot, node.clone())));
+            all.nodes.push(node);
         }
-        slots.view = view;
-        Ok(slots)
+        Ok(all)
     }
 
     /// Returns whether a script meets an error if it uses a key of another node.
