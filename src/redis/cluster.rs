@@ -8,17 +8,19 @@ use std::time::Duration;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 use redis::cluster_routing::Slot;
-use redis::{ConnectionAddr, ConnectionInfo, ErrorKind, RedisResult, Value, from_redis_value_ref};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
+use uuid::Uuid;
 
 use super::circuit_breaker::CircuitBreaker;
 use super::connection::{Connection, Connector};
+use super::reply::{self, read};
 use super::request::{Request, is_redirection};
 use super::servers::Certificates;
-use super::{Backoff, Health, Keys, Pace, reply};
+use super::{Backoff, Health, Keys, Pace};
 use crate::error::StoreError;
 
 /// How long the nodes are taken to be as they were, while none fails.
@@ -67,7 +69,7 @@ pub(crate) struct Cluster {
     /// Held while a call asks who has which slot, so that one question serves all that wait. When nobody knew last, while no
     /// node is known.
     question: AsyncMutex<Option<Instant>>,
-    /// Who is asked next.
+    /// Who is asked next. At first any of them, so that not all processes ask the same.
     turn: AtomicUsize,
     pace: Pace,
     /// When the last look at the data of the nodes began.
@@ -83,6 +85,8 @@ struct Node {
     number: usize,
     address: Address,
     breaker: CircuitBreaker,
+    /// Whether a call went to it as a newcomer since the last look.
+    is_used: AtomicBool,
 }
 
 /// A host and a port.
@@ -97,14 +101,9 @@ struct Slots {
     nodes_of: HashMap<Slot, Arc<Node>, RandomState>,
 }
 
-/// What a node says about the Cluster.
-#[derive(Default)]
-struct View {
-    /// The first and the last slot of each range, and its primary.
-    ranges: Vec<(u16, u16, Address)>,
-    /// Whether it serves requests. One that the others have left behind does not.
-    is_up: bool,
-}
+/// What a node says about the Cluster: the first and the last slot of each range, and its primary.
+#[derive(Default, PartialEq)]
+struct View(Vec<(u16, u16, Address)>);
 
 impl Cluster {
     /// `seeds` are the servers that the application has named, at least one.
@@ -124,7 +123,7 @@ impl Cluster {
             slots: ArcSwap::default(),
             is_strict: AtomicBool::new(false),
             question: AsyncMutex::default(),
-            turn: AtomicUsize::new(0),
+            turn: AtomicUsize::new(usize::from(Uuid::new_v4().as_bytes()[0])),
             pace: Pace::new(),
             data_pace: Pace::new(),
             newcomers: Mutex::default(),
@@ -184,11 +183,12 @@ impl Cluster {
 
     /// Returns the number of the node that has a Redis key, if it is known and refuses the keys of others.
     pub(super) fn number_of(self: &Arc<Self>, name: &[u8]) -> Option<usize> {
-        let number = self.slots.load().node_of(name).map(|node| node.number);
+        let slots = self.slots.load();
+        let number = slots.node_of(name).map(|node| node.number);
         if number.is_none() {
             self.look_soon();
         }
-        number.filter(|_| self.is_strict.load(Ordering::Relaxed))
+        number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
     }
 
     pub(super) fn response_timeout(&self) -> Duration {
@@ -254,7 +254,10 @@ impl Cluster {
             let slots = self.slots.load();
             let node = match name {
                 Some(name) => slots.node_of(name),
-                None => slots.nodes.first(),
+                None => {
+                    let is_there = |node: &&Arc<Node>| node.breaker.is_connected();
+                    slots.nodes.iter().find(is_there).or(slots.nodes.first())
+                }
             };
             node.cloned()
         };
@@ -293,12 +296,20 @@ impl Cluster {
         let address = (host.to_owned(), port);
         let slots = self.slots.load();
         let mut newcomers = self.newcomers();
-        if let Some(node) = slots.nodes.iter().chain(&*newcomers).find(|it| it.address == address) {
+        let is_it = |node: &&Arc<Node>| node.address == address;
+        if let Some(node) = slots.nodes.iter().find(is_it) {
             return Ok(node.clone());
         }
-        let node = self.make_node(&slots.nodes, address, self.keys.mark());
-        let node = Arc::new(node.map_err(reply::error)?);
-        newcomers.push(node.clone());
+        let node = match newcomers.iter().find(is_it) {
+            Some(node) => node.clone(),
+            None => {
+                let node = self.make_node(&slots.nodes, address, self.keys.mark());
+                let node = Arc::new(node.map_err(reply::error)?);
+                newcomers.push(node.clone());
+                node
+            }
+        };
+        node.is_used.store(true, Ordering::Relaxed);
         Ok(node)
     }
 
@@ -323,7 +334,7 @@ impl Cluster {
         let breaker = CircuitBreaker::new(connector, timeout, health, name);
         let is_free = |number: &usize| others.iter().all(|node| node.number != *number);
         let number = (0..).find(is_free).unwrap_or_default();
-        Ok(Node { mark, number, address, breaker })
+        Ok(Node { mark, number, address, breaker, is_used: AtomicBool::new(false) })
     }
 
     /// Makes nodes of the servers that the application has named.
@@ -386,45 +397,42 @@ impl Cluster {
         }
     }
 
-    /// Asks a node who has which slot. Returns whether what it says was of use.
+    /// Asks a node who has which slot. Returns whether what it says was of use. If `is_believed` is not set, it is of none if
+    /// the node serves nobody.
     async fn ask(
         &self,
         node: &Node,
         known: &Arc<Slots>,
         is_believed: bool,
     ) -> Result<bool, StoreError> {
-        let ask = async |mut connection: Connection| {
-            let view = View::read(&mut connection, &node.address.0).await.map_err(reply::error)?;
-            self.learn(view, known, is_believed, &connection).await
-        };
-        node.breaker.call(ask).await
-    }
-
-    /// Takes note of what a node says. Returns whether it was of use.
-    async fn learn(
-        &self,
-        view: View,
-        known: &Arc<Slots>,
-        is_believed: bool,
-        connection: &Connection,
-    ) -> Result<bool, StoreError> {
-        if view.ranges.is_empty() || !(is_believed || view.is_up) {
+        let ask = |what| send(node, redis::cmd("CLUSTER").arg(what).clone());
+        if !is_believed {
+            // A proxy may not know it.
+            let info: String = read(&ask("INFO").await.unwrap_or(Value::Nil)).unwrap_or_default();
+            if info.contains("cluster_state:fail") {
+                return Ok(false);
+            }
+        }
+        let view = View::of(&ask("SLOTS").await?, &node.address.0)?;
+        if view.0.is_empty() {
             return Ok(false);
         }
-        self.newcomers().retain(|node| node.breaker.is_connected());
+        self.newcomers().retain(|node| node.is_used.swap(false, Ordering::Relaxed));
         // A connection that was lost may have been to a node that nobody needs any more.
         self.health.find_connection();
-        let is_same = view.ranges == known.view.ranges;
+        let is_same = view == known.view;
         let slots = if is_same { None } else { Some(self.slots_of(view, known)) };
         let slots = slots.transpose().map_err(reply::error)?;
         if !self.is_strict.load(Ordering::Relaxed) {
-            let slots = slots.as_ref().unwrap_or(known);
-            let is_strict = self.refuses_keys_of_others(slots, connection).await;
+            let is_strict = refuses_keys_of_others(node, slots.as_ref().unwrap_or(known)).await;
             self.is_strict.store(is_strict, Ordering::Relaxed);
         }
         let Some(slots) = slots else { return Ok(true) };
-        let is_in_use = |node: &Arc<Node>| slots.nodes.iter().any(|it| Arc::ptr_eq(it, node));
-        if !known.nodes_of.is_empty() && !known.nodes.iter().all(is_in_use) {
+        // Nobody knows whether a node that is new here still has what it got from another one.
+        let are_of = |some: &[Arc<Node>], others: &Slots| some.iter().all(|node| others.has(node));
+        if !(known.nodes_of.is_empty()
+            || are_of(&known.nodes, &slots) && are_of(&slots.nodes, known))
+        {
             self.health.record_loss();
         }
         self.slots.compare_and_swap(known, slots.into());
@@ -433,7 +441,7 @@ impl Cluster {
 
     fn slots_of(&self, view: View, known: &Slots) -> RedisResult<Slots> {
         let mut slots_of: Vec<(Address, HashSet<Slot, RandomState>)> = Vec::new();
-        for (first, last, address) in &view.ranges {
+        for (first, last, address) in &view.0 {
             let range = (*first..=*last).filter_map(Slot::new);
             match slots_of.iter_mut().find(|(of, _)| of == address) {
                 Some((_, slots)) => slots.extend(range),
@@ -466,61 +474,57 @@ impl Cluster {
         }
         Ok(all)
     }
-
-    /// Returns whether a script meets an error if it uses a key of another node.
-    async fn refuses_keys_of_others(&self, slots: &Slots, connection: &Connection) -> bool {
-        let mut asked: Vec<&Arc<Node>> = Vec::new();
-        for mark in (0..1_000).map(|number| self.keys.node_mark(number)) {
-            let Some(node) = slots.node_of(mark.as_bytes()) else { continue };
-            if asked.iter().any(|it| Arc::ptr_eq(it, node)) {
-                continue;
-            }
-            asked.push(node);
-            let mut script = redis::cmd("EVAL");
-            script.arg("return redis.call('EXISTS', ARGV[1])").arg(0).arg(mark);
-            let reply = script.query_async::<Value>(&mut connection.clone()).await;
-            if reply.is_err_and(|error| error.to_string().contains("non local key")) {
-                return true;
-            }
-            // At least one of two is the key of another node.
-            if asked.len() == 2 {
-                break;
-            }
-        }
-        false
-    }
 }
 
 impl Slots {
     fn node_of(&self, name: &[u8]) -> Option<&Arc<Node>> {
         self.nodes_of.get(&Slot::for_key(name))
     }
+
+    fn has(&self, node: &Arc<Node>) -> bool {
+        self.nodes.iter().any(|it| Arc::ptr_eq(it, node))
+    }
 }
 
 impl View {
-    /// Asks a node. `host` is its own.
-    async fn read(connection: &mut Connection, host: &str) -> RedisResult<Self> {
-        let (mut info, mut slots) = (redis::cmd("CLUSTER"), redis::cmd("CLUSTER"));
-        // A proxy may not know it.
-        let info: String = info.arg("INFO").query_async(connection).await.unwrap_or_default();
-        let reply: Vec<Vec<Value>> = slots.arg("SLOTS").query_async(connection).await?;
-        let is_up = !info.contains("cluster_state:fail");
+    /// Reads the reply of a node to `CLUSTER SLOTS`. `host` is its own.
+    fn of(reply: &Value, host: &str) -> Result<Self, StoreError> {
+        let reply: Vec<Vec<Value>> = read(reply)?;
         let mut ranges = Vec::with_capacity(reply.len());
         for range in &reply {
             // The first slot, the last one, the primary, and its replicas.
             let [first, last, Value::Array(primary), ..] = &range[..] else { continue };
             let [named, port, ..] = &primary[..] else { continue };
-            let named: Option<String> = from_redis_value_ref(named)?;
+            let named: Option<String> = read(named)?;
             let address = match named.as_deref() {
                 // A node whose address is not known.
                 Some("?") => continue,
                 None | Some("") => host.to_owned(),
                 Some(named) => named.to_owned(),
             };
-            let address = (address, from_redis_value_ref(port)?);
-            ranges.push((from_redis_value_ref(first)?, from_redis_value_ref(last)?, address));
+            ranges.push((read(first)?, read(last)?, (address, read(port)?)));
         }
         ranges.sort();
-        Ok(Self { ranges, is_up })
+        Ok(Self(ranges))
     }
+}
+
+/// Sends a command to a node, whatever keys it has.
+async fn send(node: &Node, command: Cmd) -> Result<Value, StoreError> {
+    let request = Request::Command(command);
+    node.breaker.call(async |connection| request.send(connection).await).await
+}
+
+/// Returns whether a script meets an error if it uses a key of another node.
+async fn refuses_keys_of_others(node: &Node, slots: &Slots) -> bool {
+    // At least one of two nodes is another one.
+    for node_of_key in slots.nodes.iter().take(2) {
+        let mut script = redis::cmd("EVAL");
+        script.arg("return redis.call('EXISTS', ARGV[1])").arg(0).arg(&node_of_key.mark);
+        let reply = send(node, script).await;
+        if reply.is_err_and(|error| error.to_string().contains("non local key")) {
+            return true;
+        }
+    }
+    false
 }

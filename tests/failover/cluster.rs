@@ -301,25 +301,74 @@ async fn node_that_is_cut_off_is_not_believed() {
     decides(DecidedBy::Store, &limiter, &of_one).await;
 }
 
-/// `FLUSHALL` breaks no connection.
+/// `FLUSHALL` breaks no connection. The slot of the node's mark has moved away before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushed_node_gets_its_logs_back() {
     let cluster = Cluster::start().await;
-    let limiter = limiter(user(1), &store(cluster.servers()).await);
-    let keys = (0..30).map(|number| format!("key-{number}"));
-    for key in keys.clone() {
-        assert!(limiter.check(key).await.unwrap().is_admitted());
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
+    let (_, owner) = cluster.slot(LOG).await;
+    for _ in 0..5 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
     }
-    // Each node has a mark of its own, beside the one that a single server has.
-    let (_, marked) = cluster.slot("tsw:mark").await;
-    cluster.nodes[(marked + 1) % 3].run::<redis::Value>(&["FLUSHALL"]).await;
-    // Within a second of a check, which need not be of these logs.
-    sleep(Duration::from_secs(1)).await;
-    let _ = limiter.check("bob").await.unwrap();
-    sleep(Duration::from_secs(1)).await;
-    for key in keys {
-        assert!(!limiter.check(key.as_str()).await.unwrap().is_admitted(), "{key}");
+    // Checks of others have the nodes looked at once a second.
+    let look = async || {
+        for number in 0..20 {
+            let _ = limiter.check(format!("key-{number}")).await.unwrap();
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let mark = loop {
+        look().await;
+        let marks: Vec<String> = cluster.nodes[owner].run(&["KEYS", "tsw:*:mark"]).await;
+        if let Some(mark) = marks.into_iter().next() {
+            break mark;
+        }
+    };
+    let (slot, _) = cluster.slot(&mark).await;
+    cluster.move_slot(slot, owner, (owner + 1) % 3).await;
+    look().await;
+    cluster.nodes[owner].run::<redis::Value>(&["FLUSHALL"]).await;
+    look().await;
+    for _ in 0..5 {
+        assert!(!limiter.check("alice").await.unwrap().is_admitted());
     }
+}
+
+/// The node is new, and was restarted empty after it has got the log and before this process has connected to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn new_node_never_over_admits() {
+    let mut cluster = Cluster::start().await;
+    let new = cluster.add_primary().await;
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
+    for _ in 0..5 {
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    }
+    let (slot, owner) = cluster.slot(LOG).await;
+    cluster.move_slot(slot, owner, new).await;
+    cluster.nodes[new].restart().await;
+    cluster.serves_every_slot(&[0, 1, 2, new]).await;
+    for _ in 0..5 {
+        assert!(!limiter.check("alice").await.unwrap().is_admitted());
+    }
+}
+
+/// Nobody has slots yet, and each check finds that out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_that_is_not_formed_is_asked_now_and_then() {
+    let lone = Redis::start_with(&["--cluster-enabled", "yes"]).await;
+    let servers = RedisServers::cluster([lone.url()]).unwrap();
+    let limiter = limiter(user(9), &RedisStore::connect_lazy(servers).unwrap());
+    let keys: Vec<_> = (0..500).map(|number| format!("key-{number}")).collect();
+    all_at_once(DecidedBy::LocalLog, &limiter, &keys).join_all().await;
+    let asked = lone.call_count("cluster|slots").await;
+    assert!(asked < 50, "{asked} questions");
+    lone.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    until_redis_decides(&limiter, "alice").await;
+    // All keys are on one node, so checks share calls.
+    let before = lone.call_count("evalsha").await;
+    all_at_once(DecidedBy::Store, &limiter, &keys).join_all().await;
+    let calls = lone.call_count("evalsha").await - before;
+    assert!(calls < 250, "{calls} calls");
 }
 
 /// A firewall has forgotten the connection to a node, which serves new ones.

@@ -52,7 +52,13 @@ async fn on_a_cluster_and_nothing_else() {
         urls.push(make_user(node, May::DoAllOnACluster).await);
     }
     let theirs = redis::Client::open(urls[0].clone()).unwrap();
-    all_but_the_list(RedisServers::cluster(urls).unwrap()).await;
+    let servers = RedisServers::cluster(urls).unwrap();
+    all_but_the_list(servers.clone()).await;
+    let (slot, from) = cluster.slot("limiter:{=carol}:user:1m").await;
+    cluster.begin_to_move(slot, from, (from + 1) % 3).await;
+    let store = patient().prefix("limiter").connect(servers).await.unwrap();
+    let limiter = Limiter::new(Quota::per_minute(1), store).failure_policy(FailurePolicy::Closed);
+    assert!(limiter.check("carol").await.unwrap().is_admitted());
     let mut theirs = theirs.get_multiplexed_async_connection().await.unwrap();
     for forbidden in
         [&["INCR", "limiter:x"][..], &["FLUSHALL"], &["ZCARD", "other"], &["CLUSTER", "RESET"]]

@@ -73,6 +73,27 @@ async fn commands_follow_a_slot_that_moves() {
     }
 }
 
+/// The key may be anywhere, or nowhere.
+#[tokio::test]
+async fn any_command_finds_a_node_that_is_well() {
+    let mut cluster = Cluster::start().await;
+    let commands = commands(cluster.servers()).await;
+    for number in 0..6 {
+        let key = format!("{{tag-{number}}}:x");
+        let mut add = redis::cmd("XADD");
+        commands.query::<()>(add.arg(&key).arg("*").arg("f").arg("v")).await.unwrap();
+        let mut read = redis::cmd("XREAD");
+        read.arg("COUNT").arg(1).arg("STREAMS").arg(&key).arg(0);
+        commands.query::<redis::Value>(&read).await.unwrap();
+    }
+    cluster.nodes[0].kill();
+    eventually("another node replies", async || {
+        commands.query::<redis::Value>(&redis::cmd("TIME")).await.is_ok()
+    })
+    .await;
+    commands.query::<redis::Value>(&redis::cmd("TIME")).await.unwrap();
+}
+
 /// Of two keys the node has one, and the other one is new.
 #[tokio::test]
 async fn pipeline_is_executed_once_while_its_slot_moves() {

@@ -152,7 +152,6 @@ impl RedisStore {
                     let logs = part.check.logs.iter().map(|log| LogOutcome::unread(&log.policy));
                     outcomes.push(Outcome::new(false, logs));
                 }
-                Err(error) if outcomes.is_empty() => return Err(error),
                 Err(error) => {
                     // What decides instead begins with a request that no log has.
                     let is_done = inner.cancel_parts(parts.iter().take(outcomes.len())).await;
