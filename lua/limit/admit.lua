@@ -242,7 +242,7 @@ while key <= #KEYS do
     n = first
     for k = key, key + logs - 1 do
       local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
-      local counts, entries, ttl_ms, error, found_us = shape[at + 4], 0, nil, nil, nil
+      local counts, entries, ttl_ms, error, found_us, is_trimmed = shape[at + 4], 0, nil, nil, nil, false
       if counts == 3 then
         value = value + 1
         ttl_ms, error = open(k, ARGV[value])
@@ -251,12 +251,7 @@ while key <= #KEYS do
         entries = try('ZCARD', log)
         error = type(entries) == 'table' and entries.err
       end
-      if error then
-        state, errors = -1, errors or {}
-        errors[#errors + 1] = error
-        break
-      end
-      if entries > 0 then
+      if not error and entries > 0 then
         if (ttl_ms or call('PTTL', log)) > kept_us / 1000 + 1002 then
           -- The clock has stepped back. The new entry must not leave before the newest one.
           newest = newest or {}
@@ -268,9 +263,11 @@ while key <= #KEYS do
         if counts == 3 then
           if call('ZCOUNT', log, '0', left) > 0 then
             trim(k, kept_us)
+            is_trimmed = true
           end
         elseif entries <= most_expired then
           entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', left)
+          is_trimmed = entries == 0
         else
           local expired = call('ZCOUNT', log, '-inf', left)
           if expired > 0 then
@@ -278,6 +275,16 @@ while key <= #KEYS do
           end
           entries = entries - expired
         end
+        if is_trimmed then
+          -- Without an entry there is no log, and a node of a Cluster that gives the slot away refuses it from then on.
+          local reply = try('ZCARD', log)
+          error = type(reply) == 'table' and reply.err
+        end
+      end
+      if error then
+        state, errors = -1, errors or {}
+        errors[#errors + 1] = error
+        break
       end
       if counts == 1 or counts == 2 then
         local entry = member

@@ -251,6 +251,44 @@ async fn slot_moves_to_a_new_node() {
     assert_eq!(cluster.nodes[to].entries(LOG).await, 3);
 }
 
+/// A log has expired, but for its last second, and its slot is on its way. The node refuses the log as soon as its entries are
+/// removed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_log_of_a_slot_that_moves_harms_no_other() {
+    let cluster = Cluster::start().await;
+    let limiter = limiter(user(1), &store(cluster.servers()).await);
+    let limiter = limiter.failure_policy(FailurePolicy::Closed);
+    let second = Policy::new("user").quota(Quota::new(1, Duration::from_secs(1)));
+    let (hour, second) = (PolicyHandle::new(user(1)), PolicyHandle::new(second));
+    let (mut keys, _) = keys_of(&cluster).await;
+    let expired = [keys.pop().unwrap(), keys.pop().unwrap()];
+    for key in &expired {
+        assert!(limiter.check_all([(&second, &**key)]).await.unwrap().is_admitted());
+        cluster.begin_to_move(cluster.slot(&log_of(key)).await.0, 1, 0).await;
+    }
+    sleep(Duration::from_millis(1_400)).await;
+    // Another log of the request comes first, and has it only if the request passes.
+    let both = limiter.check_all([(&hour, &*expired[0]), (&second, &*expired[0])]).await;
+    let entries = async |node: usize| {
+        let log = log_of(&expired[0]);
+        cluster.nodes[node].run::<Vec<String>>(&["KEYS", &log]).await.len()
+    };
+    assert_eq!(entries(0).await + entries(1).await, usize::from(both.is_ok()), "{both:?}");
+    // Others share the call.
+    let mut all = JoinSet::new();
+    for (number, key) in keys.into_iter().enumerate() {
+        let (limiter, hour) = (limiter.clone(), hour.clone());
+        let (second, expired) = (second.clone(), expired[1].clone());
+        all.spawn(async move {
+            if number == 10 {
+                let _ = limiter.check_all([(&second, &*expired)]).await;
+            }
+            limiter.check_all([(&hour, &*key)]).await.unwrap().is_admitted()
+        });
+    }
+    assert!(all.join_all().await.into_iter().all(|is_admitted| is_admitted));
+}
+
 /// Of two nodes that hang one returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_returns_beside_a_silent_one() {
