@@ -55,11 +55,6 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 
     fn script(scripts: &'static Scripts) -> &'static Script;
 
-    /// Returns the request as it is sent again when Redis may have served it.
-    fn again(self) -> Self {
-        self
-    }
-
     /// Returns how many entries the request adds or removes at most.
     fn places(&self) -> usize;
 
@@ -260,8 +255,6 @@ impl<R: BatchedRequest> Batch<R> {
                 }
             };
             let are_spread = self.0.are_spread(batch.len());
-            // A script that stops halfway has served some of them.
-            let has_stopped = result.is_err();
             let replies = match result {
                 Ok(replies) => {
                     self.0.lock(queue).replies += 1;
@@ -272,9 +265,7 @@ impl<R: BatchedRequest> Batch<R> {
             for (waiting, reply) in batch.into_iter().zip(replies) {
                 // A slot of its keys may have moved to another node.
                 if are_spread && matches!(reply, Err(StoreError::Refused { .. })) {
-                    let Waiting { request, caller, .. } = waiting;
-                    let request = if has_stopped { request.again() } else { request };
-                    self.send_anew(request, caller);
+                    self.send_anew(waiting);
                 } else {
                     // An error means that the caller has gone.
                     let _ = waiting.caller.send(reply);
@@ -284,7 +275,7 @@ impl<R: BatchedRequest> Batch<R> {
     }
 
     /// Sends a request alone that was refused among others.
-    fn send_anew(&self, request: R, caller: oneshot::Sender<Result<R::Reply>>) {
+    fn send_anew(&self, Waiting { request, caller, .. }: Waiting<R>) {
         self.0.client.look_soon();
         if !R::OUTLIVES_CALLER && caller.is_closed() {
             return;

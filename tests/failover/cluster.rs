@@ -259,21 +259,19 @@ async fn expired_log_of_a_slot_that_moves_harms_no_other() {
     let limiter = limiter(user(1), &store(cluster.servers()).await);
     let limiter = limiter.failure_policy(FailurePolicy::Closed);
     let second = Policy::new("user").quota(Quota::new(1, Duration::from_secs(1)));
-    let (hour, second) = (PolicyHandle::new(user(1)), PolicyHandle::new(second));
+    let [hour, two, second] = [user(1), user(2), second].map(PolicyHandle::new);
     let (mut keys, _) = keys_of(&cluster).await;
     let expired = [keys.pop().unwrap(), keys.pop().unwrap()];
     for key in &expired {
-        assert!(limiter.check_all([(&second, &**key)]).await.unwrap().is_admitted());
+        let both = limiter.check_all([(&two, &**key), (&second, &**key)]).await;
+        assert!(both.unwrap().is_admitted());
         cluster.begin_to_move(cluster.slot(&log_of(key)).await.0, 1, 0).await;
     }
     sleep(Duration::from_millis(1_400)).await;
-    // Another log of the request comes first, and has it only if the request passes.
-    let both = limiter.check_all([(&hour, &*expired[0]), (&second, &*expired[0])]).await;
-    let entries = async |node: usize| {
-        let log = log_of(&expired[0]);
-        cluster.nodes[node].run::<Vec<String>>(&["KEYS", &log]).await.len()
-    };
-    assert_eq!(entries(0).await + entries(1).await, usize::from(both.is_ok()), "{both:?}");
+    // The log of the hour has the request only if it passes.
+    let both = limiter.check_all([(&two, &*expired[0]), (&second, &*expired[0])]).await;
+    let entries = cluster.nodes[1].entries(&log_of(&expired[0])).await;
+    assert_eq!(entries, 1 + usize::from(both.is_ok()), "{both:?}");
     // Others share the call.
     let mut all = JoinSet::new();
     for (number, key) in keys.into_iter().enumerate() {
@@ -638,6 +636,24 @@ async fn later_node_is_silent() {
     assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
     let read: Vec<bool> = denied.usage().logs().map(|(_, outcome)| outcome.is_read()).collect();
     assert_eq!(read, [true, false]);
+}
+
+/// The first node hangs, and executes the check later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_request_is_in_all_logs_or_in_none() {
+    let two = TwoNodes::start().await;
+    two.cluster.take_no_node_for_failed().await;
+    let open = two.limiter.clone().failure_policy(FailurePolicy::Open);
+    let node = &two.cluster.nodes[two.node("alice").await];
+    node.signal("STOP");
+    let decision = open.check_all([(&two.user, "alice"), (&two.ip, "bob")]).await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
+    node.signal("CONT");
+    eventually("the user has a place again", async || {
+        sleep(Duration::from_millis(500)).await;
+        two.limiter.peek("alice").await.is_ok_and(|it| it.remaining() == 1)
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -156,11 +156,6 @@ impl BatchedRequest for CheckRequest {
         &scripts.admit
     }
 
-    fn again(self) -> Self {
-        let mode = if self.mode == Mode::New { Mode::Again } else { self.mode };
-        Self { mode, ..self }
-    }
-
     fn places(&self) -> usize {
         self.check.logs.len()
     }
