@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, Timeout, timeout};
 
-use super::client::{Client, LONGEST_WAIT, MOST_CALLS, waited_too_long};
+use super::client::{Client, LONGEST_WAIT, MOST_CALLS, MOST_NODES, waited_too_long};
 use super::keys::Keys;
 use super::reply::{Replies, malformed};
 use super::scripts::{Script, Scripts};
@@ -34,9 +34,6 @@ const MOST_PLACES: usize = 512;
 /// How long a request waits for a call under way before it goes in another one. Redis is then far away, or
 /// the process busy.
 const LONGEST_GATHERING: Duration = Duration::from_millis(5);
-
-/// The most nodes of a Cluster whose requests share calls. Those of further nodes go alone.
-const MOST_NODES: usize = 128;
 
 /// The most requests that wait. A process that gets more in a second can't serve them.
 const MOST_WAITING: usize = 65_536;

@@ -21,19 +21,22 @@ use crate::window::LogId;
 /// The most calls under way. At 15 microseconds each they keep Redis busy for about a millisecond,
 /// so more would only wait there, where they can't be given up.
 pub(super) const MOST_CALLS: usize = 64;
+/// The most nodes of a Cluster that have calls of their own.
+pub(super) const MOST_NODES: usize = 128;
 /// The longest wait of a request for its call. A user who waits longer has left.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs scripts and sends other commands. Clones share the connections.
 ///
-/// At most 64 calls of a client and its clones are under way. Others wait in their order, and fail as
+/// At most 64 calls of a client and its clones to one server are under way. Others wait in their order, and fail as
 /// [`StoreError::Overloaded`] after a second, without having been sent.
 #[derive(Clone)]
 pub(crate) struct Client {
     backend: Backend,
     keys: Keys,
     scripts: &'static Scripts,
-    calls: Arc<Semaphore>,
+    /// The places of the calls under way, of each node of a Cluster.
+    calls: Arc<[Semaphore]>,
 }
 
 /// The connection to one server, or those to the nodes of a Cluster, each with its circuit breaker.
@@ -46,8 +49,8 @@ pub(crate) enum Backend {
 
 impl Client {
     pub(crate) fn new(backend: Backend, keys: Keys, scripts: &'static Scripts) -> Self {
-        let calls = Arc::new(Semaphore::new(MOST_CALLS));
-        Self { backend, keys, scripts, calls }
+        let nodes = if matches!(backend, Backend::One(_)) { 1 } else { MOST_NODES };
+        Self { backend, keys, scripts, calls: places(nodes) }
     }
 
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
@@ -134,7 +137,7 @@ impl Client {
     /// Returns a client on the same connection that has calls of its own: it waits for none of this
     /// client's, nor this one for its.
     pub(crate) fn beside(&self) -> Self {
-        Self { calls: Arc::new(Semaphore::new(MOST_CALLS)), ..self.clone() }
+        Self { calls: places(self.calls.len()), ..self.clone() }
     }
 
     pub(crate) fn keys(&self) -> &Keys {
@@ -193,13 +196,24 @@ impl Client {
         }
     }
 
+    /// Returns the places of the calls to the server of a request.
+    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
+    fn calls_beside(&self, request: &Request) -> &Semaphore {
+        let number = match &self.backend {
+            Backend::One(_) => 0,
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(cluster) => cluster.number_of_server(request.key()),
+        };
+        &self.calls[number % self.calls.len()]
+    }
+
     /// Makes a call in a task of its own: a caller that does not poll its future, or drops it, holds
     /// none of the places under way. A caller that has gone before its turn sends nothing.
     async fn call_in_turn(&self, request: Request) -> Result<Value, StoreError> {
         let (client, (caller, reply)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let replies = client.replies();
-            let place = timeout(LONGEST_WAIT, client.calls.acquire()).await;
+            let (replies, calls) = (client.replies(), client.calls_beside(&request));
+            let place = timeout(LONGEST_WAIT, calls.acquire()).await;
             let result = match place {
                 Ok(_) if caller.is_closed() => return,
                 Ok(_place) => client.call(&request).await,
@@ -213,6 +227,10 @@ impl Client {
             Err(StoreError::Disconnected { message: "the task of the call has ended".to_owned() })
         })
     }
+}
+
+fn places(servers: usize) -> Arc<[Semaphore]> {
+    (0..servers).map(|_| Semaphore::new(MOST_CALLS)).collect()
 }
 
 /// Returns why a request was not sent in time, by the numbers of replies before and after its wait. If Redis served no other

@@ -191,6 +191,12 @@ impl Cluster {
         number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
     }
 
+    /// Returns the number of the node that has a Redis key, or of any node.
+    pub(super) fn number_of_server(&self, name: Option<&[u8]>) -> usize {
+        let slots = self.slots.load();
+        name.and_then(|name| slots.node_of(name)).map_or(0, |node| node.number)
+    }
+
     pub(super) fn response_timeout(&self) -> Duration {
         self.response_timeout
     }

@@ -214,6 +214,26 @@ async fn slot_that_moves_silences_no_node() {
     }
 }
 
+/// A node replies late, and more explanations are asked of it than are under way at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slow_node_delays_no_call_to_another() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+    let (of_it, others) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &of_it).await;
+    cluster.nodes[1].signal("STOP");
+    let mut slow = JoinSet::new();
+    for key in (0..10).flat_map(|_| of_it.clone()) {
+        let limiter = limiter.clone();
+        slow.spawn(async move { drop(limiter.explain(key).await) });
+    }
+    sleep(Duration::from_millis(50)).await;
+    limiter.explain(&*others[0]).await.unwrap();
+    assert_eq!(slow.try_join_next().map(|_| ()), None, "the others still wait");
+    slow.join_all().await;
+}
+
 /// A slot has moved from one node to another while a third one hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_that_has_moved_is_found_beside_a_silent_node() {
