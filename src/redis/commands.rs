@@ -19,7 +19,7 @@ use crate::key::Key;
 /// executed it.
 ///
 /// On a Cluster a command goes to the node of its first key, and follows a slot that moves. One without a key goes to any
-/// node, and only to that one.
+/// node, and only to that one. While a slot is on its way, a transaction is refused if its keys are on the other node already.
 ///
 /// Keys are sent as they are: the prefix of the store is not added to them. A key that does not
 /// contain `{=` is not one of the store's. [`RedisCommands::key_name`] makes names as the store does.

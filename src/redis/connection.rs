@@ -23,7 +23,7 @@ use crate::telemetry;
 pub(crate) struct Connection {
     inner: MultiplexedConnection,
     /// Whether a node of a Cluster is asked for a slot that it is about to get. Each command has an `ASKING` before it then,
-    /// with nothing between the two.
+    /// with nothing between the two. A transaction has none, because Valkey 9 does not know it any more after `MULTI`.
     #[cfg(feature = "cluster")]
     is_asking: bool,
 }
@@ -56,19 +56,7 @@ impl ConnectionLike for Connection {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         #[cfg(feature = "cluster")]
-        if self.is_asking && pipeline.is_transaction() {
-            let mut asking = redis::pipe();
-            asking.cmd("ASKING").cmd("MULTI");
-            for command in pipeline.cmd_iter() {
-                asking.add_command(command.clone());
-            }
-            asking.cmd("EXEC");
-            return Box::pin(async move {
-                self.inner.req_packed_commands(&asking, offset + 1, count).await
-            });
-        }
-        #[cfg(feature = "cluster")]
-        if self.is_asking {
+        if self.is_asking && !pipeline.is_transaction() {
             let mut asking = redis::pipe();
             for command in pipeline.cmd_iter() {
                 asking.cmd("ASKING").add_command(command.clone());
