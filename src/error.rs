@@ -37,7 +37,7 @@ pub enum StoreError {
     #[error("the store is overloaded: the request has waited for a second and was not sent")]
     Overloaded,
     /// The store failed, and a part of it may have counted the request: some of the logs, if they
-    /// are on several servers, or an earlier attempt to send the same command.
+    /// are on several servers, or some of the commands of a pipeline.
     #[error("the store failed after it may have counted the request: {source}")]
     Uncertain {
         /// The failure.

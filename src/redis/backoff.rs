@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::time::random_part;
+use crate::time::{micros, random_part};
 
 /// Pauses between attempts: they double from `first` to `longest`.
 ///
@@ -40,27 +40,23 @@ impl Backoff {
 /// How often something is done at most.
 pub(crate) struct Pace {
     epoch: Instant,
-    /// When it was done last, in milliseconds after the epoch.
-    last_ms: AtomicU64,
+    /// When it was done last, in microseconds after the epoch.
+    last_us: AtomicU64,
 }
 
 impl Pace {
     pub(crate) fn new() -> Self {
-        Self { epoch: Instant::now(), last_ms: AtomicU64::new(0) }
+        Self { epoch: Instant::now(), last_us: AtomicU64::new(0) }
     }
 
     /// Returns whether the last time is a pause ago. Who hears so does it.
     pub(crate) fn is_due(&self, pause: Duration) -> bool {
-        let (now_ms, last_ms) =
-            (millis(self.epoch.elapsed()), self.last_ms.load(Ordering::Relaxed));
+        let (now_us, last_us) =
+            (micros(self.epoch.elapsed()), self.last_us.load(Ordering::Relaxed));
         let (exchange, order) = (AtomicU64::compare_exchange, Ordering::Relaxed);
-        now_ms.saturating_sub(last_ms) >= millis(pause)
-            && exchange(&self.last_ms, last_ms, now_ms, order, order).is_ok()
+        now_us.saturating_sub(last_us) >= micros(pause)
+            && exchange(&self.last_us, last_us, now_us, order, order).is_ok()
     }
-}
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

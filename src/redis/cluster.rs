@@ -16,10 +16,9 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::connection::{Connection, Connector};
+use super::connection::{Certificates, Connection, Connector};
 use super::reply::{self, read};
 use super::request::{Request, is_redirection};
-use super::servers::Certificates;
 use super::{Backoff, Health, Keys, Pace};
 use crate::error::StoreError;
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind, Pipeline, RedisFuture, RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisFuture,
+    RedisResult, Value,
 };
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -78,6 +79,25 @@ pub(crate) enum Connector {
     One(Box<Client>),
     #[cfg(feature = "sentinel")]
     Sentinel(Sentinel, AtomicUsize),
+}
+
+/// What TLS needs to know a server, and to be known by it.
+#[derive(Clone, Default)]
+pub(super) struct Certificates(#[cfg(feature = "tls")] pub(super) Option<redis::TlsCertificates>);
+
+impl Certificates {
+    /// Makes a client of a server.
+    pub(super) fn open(&self, info: ConnectionInfo) -> RedisResult<Client> {
+        // Without it a call waits for the acknowledgement of the one before, so that a Redis one
+        // round trip away takes two or three.
+        let settings = info.tcp_settings().clone().set_nodelay(true);
+        let info = info.set_tcp_settings(settings);
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = &self.0 {
+            return Client::build_with_tls(info, certificates.clone());
+        }
+        Client::open(info)
+    }
 }
 
 /// The limit of each step to a new connection: to connect, to learn that the server replies. A step

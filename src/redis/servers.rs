@@ -4,11 +4,11 @@ use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
-use redis::{Client, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
+use redis::{ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 
 #[cfg(feature = "cluster")]
 use super::cluster::Cluster;
-use super::connection::Connector;
+use super::connection::{Certificates, Connector};
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
 use super::{Backend, CircuitBreaker, Health, Keys};
@@ -174,25 +174,6 @@ impl RedisServers {
         };
         let (health, mark) = (health.clone(), keys.mark());
         Ok(Backend::One(CircuitBreaker::new(connector, response_timeout, health, mark)))
-    }
-}
-
-/// What TLS needs to know a server, and to be known by it.
-#[derive(Clone, Default)]
-pub(super) struct Certificates(#[cfg(feature = "tls")] Option<redis::TlsCertificates>);
-
-impl Certificates {
-    /// Makes a client of a server.
-    pub(super) fn open(&self, info: ConnectionInfo) -> RedisResult<Client> {
-        // Without it a call waits for the acknowledgement of the one before, so that a Redis one
-        // round trip away takes two or three.
-        let settings = info.tcp_settings().clone().set_nodelay(true);
-        let info = info.set_tcp_settings(settings);
-        #[cfg(feature = "tls")]
-        if let Some(certificates) = &self.0 {
-            return Client::build_with_tls(info, certificates.clone());
-        }
-        Client::open(info)
     }
 }
 

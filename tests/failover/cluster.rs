@@ -485,7 +485,7 @@ async fn cluster_that_is_down_delays_no_check() {
     until_redis_decides(&limiter, &others[0]).await;
 }
 
-/// They name no key that this crate knows.
+/// They are those of the application.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_commands_to_a_silent_node_concern_no_other() {
     let cluster = Cluster::start().await;
