@@ -8,7 +8,6 @@ mod ban_record;
 mod check;
 mod costs;
 mod decision;
-mod entries;
 mod explanation;
 mod log;
 mod log_id;
@@ -29,14 +28,12 @@ pub(crate) use self::check::add_distinct;
 pub(crate) use self::costs::Cost;
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 #[cfg(any(feature = "memory", feature = "contract"))]
-pub(crate) use self::entries::Entry;
-#[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::explanation::MAX_LISTED;
 pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
-#[cfg(any(feature = "memory", feature = "contract"))]
-pub(crate) use self::log::Log;
 #[cfg(feature = "redis")]
 pub(crate) use self::log::QuotaReading;
+#[cfg(any(feature = "memory", feature = "contract"))]
+pub(crate) use self::log::{Entry, Log};
 pub use self::log_id::{LogCost, LogId};
 pub use self::outcome::{DecidedBy, LogOutcome, Outcome};
 pub use self::state::{BanState, QuotaState};

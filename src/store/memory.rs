@@ -93,8 +93,8 @@ impl MemoryStore {
     /// Creates an empty store with a capacity of `capacity` logs. [`MemoryStore::new`] has a million.
     ///
     /// A log holds the admissions of one key under one policy, until the last one is one window old.
-    /// With a key of a dozen bytes it takes about 130 bytes with one admission and about 260 bytes
-    /// with five. A million logs take 130 to 260 MB.
+    /// With a key of a dozen bytes it takes about 150 bytes with one admission and about 250 bytes
+    /// with five. A million logs take 150 to 250 MB.
     ///
     /// ## When the store is full
     ///

@@ -1,5 +1,7 @@
 //! [`Costs`]: the costs of the entries of a budget, in the order of the entries.
 
+use std::collections::VecDeque;
+
 /// What an entry of a budget takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cost {
@@ -16,99 +18,73 @@ impl Cost {
 }
 
 /// Costs that can be summed and searched in logarithmic time.
-///
-/// A binary indexed tree (Peter M. Fenwick, "A new data structure for cumulative frequency tables", 1994): node
-/// `n`, counted from 1, has the sum of the `n & -n` costs up to and including the one at `n - 1`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Costs {
-    costs: Vec<Cost>,
-    nodes: Vec<u64>,
-    /// The first costs are no longer part of it. They leave the memory when they are as many as the others.
-    removed: usize,
+    /// Each cost, and the sum of all costs ever up to and including it.
+    costs: VecDeque<(Cost, u64)>,
+    /// The sum of those that were removed from the front.
+    removed: u64,
 }
 
 impl Costs {
     pub(super) fn get(&self, index: usize) -> Cost {
-        self.costs[self.removed + index]
+        self.costs[index].0
     }
 
     /// Returns the sum of all costs from an index on.
     pub(super) fn from(&self, index: usize) -> u64 {
-        self.sum(self.costs.len()) - self.sum(self.removed + index)
+        self.until(self.costs.len()) - self.until(index)
     }
 
     /// Returns the index of the cost with which the sum of the first ones becomes `wanted` or more.
     pub(super) fn reach(&self, wanted: u64) -> usize {
-        let mut missing = wanted + self.sum(self.removed);
-        let mut count = 0;
-        let mut step = self.nodes.len().checked_ilog2().map_or(0, |log| 1_usize << log);
-        while step > 0 {
-            if let Some(node) = self.nodes.get(count + step - 1).filter(|node| **node < missing) {
-                missing -= node;
-                count += step;
-            }
-            step /= 2;
-        }
-        count - self.removed
+        self.costs.partition_point(|(_, sum)| *sum < self.removed + wanted)
     }
 
     pub(super) fn set(&mut self, index: usize, cost: u32) {
-        let index = self.removed + index;
-        let before = std::mem::replace(&mut self.costs[index].now, cost);
-        let mut node = index + 1;
-        while let Some(sum) = self.nodes.get_mut(node - 1) {
+        let before = std::mem::replace(&mut self.costs[index].0.now, cost);
+        for (_, sum) in self.costs.range_mut(index..) {
             *sum = *sum + u64::from(cost) - u64::from(before);
-            node += node & node.wrapping_neg();
         }
     }
 
-    /// Inserts a cost before an index: in logarithmic time at the end, where nearly all are added.
+    /// Inserts a cost before an index: in constant time at the end, where nearly all are added.
     pub(super) fn insert(&mut self, index: usize, cost: Cost) {
-        let index = self.removed + index;
-        self.costs.insert(index, cost);
-        self.rebuild_from(index);
+        let nothing = Cost { now: 0, ..cost };
+        make_room(&mut self.costs);
+        self.costs.insert(index, (nothing, self.until(index)));
+        self.set(index, cost.now);
     }
 
     pub(super) fn remove(&mut self, index: usize) {
-        let index = self.removed + index;
+        self.set(index, 0);
         self.costs.remove(index);
-        self.rebuild_from(index);
     }
 
-    /// Removes the first costs, in constant time on average.
+    /// Removes the first costs.
     pub(super) fn remove_first(&mut self, count: usize) {
-        self.removed += count;
-        if 2 * self.removed >= self.costs.len() {
-            self.costs.drain(..self.removed);
-            self.removed = 0;
-            if self.costs.capacity() > 32 && self.costs.len() < self.costs.capacity() / 4 {
-                self.costs.shrink_to_fit();
-                self.nodes.shrink_to(self.costs.len());
-            }
-            self.rebuild_from(0);
-        }
+        self.removed = self.until(count);
+        remove_first(&mut self.costs, count);
     }
 
-    fn sum(&self, count: usize) -> u64 {
-        let (mut node, mut sum) = (count, 0);
-        while node > 0 {
-            sum += self.nodes[node - 1];
-            node &= node - 1;
-        }
-        sum
+    /// Returns the sum of all costs ever before an index.
+    fn until(&self, index: usize) -> u64 {
+        index.checked_sub(1).map_or(self.removed, |last| self.costs[last].1)
     }
+}
 
-    /// Makes the nodes anew that have a cost from an index on.
-    fn rebuild_from(&mut self, index: usize) {
-        self.nodes.truncate(index);
-        for node in index + 1..=self.costs.len() {
-            let (mut sum, mut child) = (u64::from(self.costs[node - 1].now), node - 1);
-            while child > (node & (node - 1)) {
-                sum += self.nodes[child - 1];
-                child &= child - 1;
-            }
-            self.nodes.push(sum);
-        }
+/// Grows by half, for there are many logs, and most are short.
+pub(super) fn make_room<T>(queue: &mut VecDeque<T>) {
+    if queue.len() == queue.capacity() {
+        queue.reserve_exact(queue.len().div_ceil(2).max(1));
+    }
+}
+
+/// A burst under a high limit must not keep its memory for ever.
+pub(super) fn remove_first<T>(queue: &mut VecDeque<T>, count: usize) {
+    queue.drain(..count);
+    if queue.capacity() > 32 && queue.len() < queue.capacity() / 4 {
+        queue.shrink_to_fit();
     }
 }
 
@@ -117,6 +93,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn memory_is_small_and_is_freed_after_a_burst() {
+        let after = |length: usize, left| {
+            let mut queue = VecDeque::new();
+            for entry in 0..length {
+                make_room(&mut queue);
+                queue.push_back(entry);
+            }
+            remove_first(&mut queue, length - left);
+            queue.capacity()
+        };
+        assert_eq!([1, 2, 3, 4, 5].map(|length| after(length, length)), [1, 2, 3, 5, 5]);
+        assert_eq!(after(100, 24), 24, "less than a quarter is left");
+        assert!(after(100, 40) >= 100);
+        assert!(after(28, 1) >= 28, "a small log keeps its memory");
+    }
 
     #[derive(Clone, Debug)]
     enum Step {

@@ -8,8 +8,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::ban_explanation::BanExplanation;
-use super::entries::Entry;
-use super::log::{Log, QuotaReading};
+use super::log::{Entry, Log, QuotaReading};
 use super::log_id::LogId;
 use super::outcome::DecidedBy;
 #[cfg(feature = "serde")]
@@ -112,7 +111,7 @@ impl Explanation {
         let mut entries = Log::new();
         for (id, cost, age) in admissions {
             let at_us = now_us.saturating_sub(micros(age));
-            entries.add(Entry { at_us, id }, log.kept_cost(cost), u32::MAX);
+            entries.add(Entry { at_us, id }, log.kept_cost(cost));
         }
         Self::of(log, cost, now_us, |quota| entries.read(log, now_us, quota, cost, MAX_LISTED))
     }

@@ -1,13 +1,21 @@
 //! [`Log`]: the admissions of a key, and the state of a quota that follows from them.
 
+use std::collections::VecDeque;
+
 use uuid::Uuid;
 
-use super::costs::{Cost, Costs};
-use super::entries::{Entries, Entry, count_first};
+use super::costs::{Cost, Costs, make_room, remove_first};
 use super::log_id::LogId;
 use super::outcome::LogOutcome;
 use super::state::QuotaState;
 use crate::quota::Quota;
+
+/// An admitted request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) at_us: u64,
+    pub(crate) id: Uuid,
+}
 
 /// What a log holds of the window of one quota.
 #[derive(Clone, Debug)]
@@ -25,14 +33,14 @@ pub(crate) struct QuotaReading {
 /// Expired entries stay at the front until the next admission.
 #[derive(Clone, Debug)]
 pub(crate) struct Log {
-    entries: Entries,
+    entries: VecDeque<Entry>,
     /// What each entry of a budget takes. Elsewhere an entry is one place.
     costs: Option<Box<Costs>>,
 }
 
 impl Log {
     pub(crate) const fn new() -> Self {
-        Self { entries: Entries::new(), costs: None }
+        Self { entries: VecDeque::new(), costs: None }
     }
 
     /// Returns what the log says of a request of cost `cost`, without its ban.
@@ -64,19 +72,24 @@ impl Log {
     /// have all older ones, and the rest leaves room. A cost above the limit never fits, and its wait is one
     /// whole window.
     pub(crate) fn state(&self, now_us: u64, quota: Quota, cost: u32) -> QuotaState {
-        let (entries, window_us) = (&self.entries[..], quota.window_us());
-        let expired = count_expired(entries, now_us, window_us);
+        let window_us = quota.window_us();
+        let expired = self.expired(now_us, window_us);
         let used = self.used_from(expired);
         let time_left = |entry: &Entry| entry.at_us + window_us - now_us;
         QuotaState {
             remaining: quota.limit().saturating_sub(u32::try_from(used).unwrap_or(u32::MAX)),
             wait_us: match self.must_leave(quota, cost) {
                 None => window_us,
-                Some(Some(index)) if index >= expired => time_left(&entries[index]),
+                Some(Some(index)) if index >= expired => time_left(&self.entries[index]),
                 Some(_) => 0,
             },
-            reset_us: entries.get(expired).map_or(0, time_left),
+            reset_us: self.entries.get(expired).map_or(0, time_left),
         }
+    }
+
+    /// Returns how many entries have left a window. They are the oldest ones.
+    fn expired(&self, now_us: u64, window_us: u64) -> usize {
+        self.entries.partition_point(|entry| entry.at_us + window_us <= now_us)
     }
 
     /// Returns how many places the entries from an index on take.
@@ -110,7 +123,7 @@ impl Log {
         most: usize,
     ) -> QuotaReading {
         let cost = cost_beside(self.held_us(log, Uuid::nil(), now_us), now_us, quota, cost);
-        let expired = count_expired(&self.entries, now_us, quota.window_us());
+        let expired = self.expired(now_us, quota.window_us());
         QuotaReading {
             taken: u32::try_from(self.used_from(expired)).unwrap_or(u32::MAX),
             must_leave: self.must_leave(quota, cost).flatten().map(|index| self.entries[index]),
@@ -122,20 +135,20 @@ impl Log {
         }
     }
 
-    /// Adds an entry. It takes one place, or as many as `cost` under a budget. `limit` is the highest limit of
-    /// the policy.
+    /// Adds an entry. It takes one place, or as many as `cost` under a budget.
     ///
     /// The entries stay ordered by timestamp, also after the clock has stepped back.
-    pub(crate) fn add(&mut self, entry: Entry, cost: Option<u32>, limit: u32) {
-        self.insert(entry, cost.map(Cost::of), limit);
+    pub(crate) fn add(&mut self, entry: Entry, cost: Option<u32>) {
+        self.insert(entry, cost.map(Cost::of));
     }
 
-    fn insert(&mut self, entry: Entry, cost: Option<Cost>, limit: u32) {
+    fn insert(&mut self, entry: Entry, cost: Option<Cost>) {
         // Nearly always none: only after the clock has stepped back, or after a reply that overtook
         // others.
         let newer = self.entries.iter().rev().take_while(|other| other.at_us > entry.at_us).count();
         let index = self.entries.len() - newer;
-        self.entries.insert(index, entry, limit as usize);
+        make_room(&mut self.entries);
+        self.entries.insert(index, entry);
         if let Some(cost) = cost {
             self.costs.get_or_insert_default().insert(index, cost);
         }
@@ -143,15 +156,15 @@ impl Log {
 
     /// Adds an admission by another store, unless the log has its identity. Then an older timestamp is
     /// raised, and a request that was settled keeps its cost.
-    pub(crate) fn restore(&mut self, entry: Entry, cost: Option<u32>, limit: u32) {
+    pub(crate) fn restore(&mut self, entry: Entry, cost: Option<u32>) {
         match self.newest_of(entry.id) {
             Some(index) if self.entries[index].at_us >= entry.at_us => {}
             Some(index) => {
                 let cost = self.costs.as_ref().map(|costs| costs.get(index));
                 self.remove_at(index);
-                self.insert(entry, cost, limit);
+                self.insert(entry, cost);
             }
-            None => self.add(entry, cost, limit),
+            None => self.add(entry, cost),
         }
     }
 
@@ -167,13 +180,13 @@ impl Log {
         now_us: u64,
         window_us: u64,
     ) -> impl Iterator<Item = (Entry, Cost)> {
-        let first = count_expired(&self.entries, now_us, window_us);
+        let first = self.expired(now_us, window_us);
         (first..self.entries.len()).map(|index| (self.entries[index], self.cost_at(index)))
     }
 
     /// Returns the entries that have not left a window, oldest first.
-    pub(crate) fn live(&self, now_us: u64, window_us: u64) -> &[Entry] {
-        &self.entries[count_expired(&self.entries, now_us, window_us)..]
+    fn live(&self, now_us: u64, window_us: u64) -> impl DoubleEndedIterator<Item = &Entry> {
+        self.entries.range(self.expired(now_us, window_us)..)
     }
 
     fn remove_at(&mut self, index: usize) {
@@ -184,7 +197,7 @@ impl Log {
     }
 
     fn remove_first(&mut self, count: usize) {
-        self.entries.remove_first(count);
+        remove_first(&mut self.entries, count);
         if let Some(costs) = &mut self.costs {
             costs.remove_first(count);
         }
@@ -205,33 +218,28 @@ impl Log {
 
     /// Removes the entries up to and including an instant.
     pub(crate) fn remove_until(&mut self, at_us: u64) {
-        self.remove_first(count_first(&self.entries, |entry| entry.at_us <= at_us));
+        self.remove_first(self.entries.partition_point(|entry| entry.at_us <= at_us));
     }
 
     /// Returns the timestamp of a request that has not left the longest window.
     pub(crate) fn find(&self, id: Uuid, now_us: u64, longest_window_us: u64) -> Option<u64> {
-        let live = self.live(now_us, longest_window_us);
-        live.iter().rev().find(|entry| entry.id == id).map(|entry| entry.at_us)
+        let mut live = self.live(now_us, longest_window_us).rev();
+        live.find(|entry| entry.id == id).map(|entry| entry.at_us)
     }
 
     /// Removes the entries that have left the longest window.
     pub(crate) fn remove_expired(&mut self, now_us: u64, longest_window_us: u64) {
-        self.remove_first(count_expired(&self.entries, now_us, longest_window_us));
+        self.remove_first(self.expired(now_us, longest_window_us));
     }
 
     pub(crate) fn newest_us(&self) -> Option<u64> {
-        self.entries.last().map(|entry| entry.at_us)
+        self.entries.back().map(|entry| entry.at_us)
     }
 }
 
 /// Returns how many places a request takes in the window of `quota`: none if its entry is there.
 fn cost_beside(held_us: Option<u64>, now_us: u64, quota: Quota, cost: u32) -> u32 {
     if held_us.is_some_and(|at_us| at_us + quota.window_us() > now_us) { 0 } else { cost }
-}
-
-/// Returns how many entries have left a window. They are the oldest ones.
-fn count_expired(entries: &[Entry], now_us: u64, window_us: u64) -> usize {
-    count_first(entries, |entry| entry.at_us + window_us <= now_us)
 }
 
 #[cfg(test)]
@@ -247,7 +255,7 @@ mod tests {
     fn log(timestamps: &[u64]) -> Log {
         let mut log = Log::new();
         for (id, at_us) in timestamps.iter().enumerate() {
-            log.add(Entry { at_us: *at_us, id: Uuid::from_u128(id as u128) }, None, 5);
+            log.add(Entry { at_us: *at_us, id: Uuid::from_u128(id as u128) }, None);
         }
         log
     }
@@ -257,7 +265,7 @@ mod tests {
         let mut log = Log::new();
         for (id, cost) in [3, 1, 4, 2].into_iter().enumerate() {
             let entry = Entry { at_us: 10 * id as u64, id: Uuid::from_u128(id as u128) };
-            log.add(entry, Some(cost), 12);
+            log.add(entry, Some(cost));
         }
         let wait_us = |log: &Log, cost| log.state(40, quota(12, 100), cost).wait_us;
         assert_eq!(
@@ -277,7 +285,7 @@ mod tests {
     #[test]
     fn entries_stay_ordered_after_a_clock_step() {
         let mut log = log(&[100, 200]);
-        log.add(Entry { at_us: 150, id: Uuid::from_u128(9) }, None, 5);
+        log.add(Entry { at_us: 150, id: Uuid::from_u128(9) }, None);
         assert_eq!(log.state(200, quota(2, 100), 1).wait_us, 50);
         assert_eq!(log.newest_us(), Some(200));
     }
@@ -286,10 +294,10 @@ mod tests {
     fn restored_entries_are_ordered_and_unique() {
         let mut log = log(&[100, 300]);
         let entry = |at_us, id| Entry { at_us, id: Uuid::from_u128(id) };
-        log.restore(entry(200, 9), None, 5);
-        log.restore(entry(150, 9), None, 5);
-        log.restore(entry(250, 0), None, 5);
-        let timestamps: Vec<u64> = log.live(300, 1000).iter().map(|entry| entry.at_us).collect();
+        log.restore(entry(200, 9), None);
+        log.restore(entry(150, 9), None);
+        log.restore(entry(250, 0), None);
+        let timestamps: Vec<u64> = log.live(300, 1000).map(|entry| entry.at_us).collect();
         assert_eq!(timestamps, [200, 250, 300], "timestamps are raised, never lowered");
     }
 
@@ -297,10 +305,10 @@ mod tests {
     fn restored_request_keeps_its_settled_cost() {
         let mut log = Log::new();
         let entry = |at_us| Entry { at_us, id: Uuid::from_u128(0) };
-        log.add(entry(100), Some(7), 12);
+        log.add(entry(100), Some(7));
         log.settle(Uuid::from_u128(0), 3);
-        log.restore(entry(200), Some(7), 12);
-        assert_eq!(log.live(200, 100), [entry(200)]);
+        log.restore(entry(200), Some(7));
+        assert!(log.live(200, 100).eq([&entry(200)]));
         assert_eq!(log.state(200, quota(12, 100), 1).remaining, 9);
     }
 

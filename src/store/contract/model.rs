@@ -71,9 +71,9 @@ impl Model {
                 let at_us = newest_us.unwrap_or(now_us);
                 let entry = Entry { at_us, id: log.entry_id(id) };
                 if cost > 0 && !log.policy.refreshes() {
-                    entries.add(entry, log.kept_cost(cost), 0);
+                    entries.add(entry, log.kept_cost(cost));
                 } else if cost > 0 {
-                    entries.restore(entry, None, 0);
+                    entries.restore(entry, None);
                 }
                 for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                     let wait_us = state.wait_us;

@@ -29,12 +29,12 @@ impl StoredLog {
 
     pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: Option<u32>) {
         self.entries.remove_expired(now_us, self.policy.retention_us());
-        self.entries.add(entry, cost, highest_limit(&self.policy));
+        self.entries.add(entry, cost);
     }
 
     pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: Option<u32>) {
         self.entries.remove_expired(now_us, self.policy.retention_us());
-        self.entries.restore(entry, cost, highest_limit(&self.policy));
+        self.entries.restore(entry, cost);
     }
 
     pub(super) fn is_expired(&self, now_us: u64) -> bool {
@@ -44,10 +44,6 @@ impl StoredLog {
     fn expires_us(&self) -> u64 {
         self.entries.newest_us().map_or(0, |newest| newest + self.policy.retention_us())
     }
-}
-
-fn highest_limit(policy: &Policy) -> u32 {
-    policy.quotas().iter().map(|quota| quota.limit()).max().unwrap_or(0)
 }
 
 impl Hashed for StoredLog {

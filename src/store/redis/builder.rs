@@ -126,7 +126,7 @@ impl RedisStoreBuilder {
     /// Sets how many logs this process keeps for an outage or a loss of data. Defaults to a million.
     ///
     /// They are the logs of the keys for which this process has admitted requests. A log takes
-    /// about 130 bytes with one admission and about 260 with five, until its last admission is one
+    /// about 150 bytes with one admission and about 250 with five, until its last admission is one
     /// window old.
     ///
     /// At the capacity, Redis still serves a key that has no log here. In an outage such a key has
