@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{PolicyError, PolicyHandle};
-use crate::store::{Ban, BanCursor, BanPage, Store, StoreFuture};
+use crate::store::{Ban, BanCursor, BanPage, Store};
 use crate::window::LogId;
 
 const LIST_PAGE: usize = 1_000;
@@ -140,10 +140,7 @@ impl Bans {
         duration: Duration,
         reason: &str,
     ) -> Result<Ban, StoreError> {
-        self.impose_by(key.into(), duration, |store, log, duration| {
-            store.impose(log, duration, reason)
-        })
-        .await
+        self.impose_on(key.into(), duration, reason, false).await
     }
 
     /// Bans a key as [`Bans::impose`] does, but not while a ban stands that was imposed for as long or for
@@ -161,24 +158,22 @@ impl Bans {
         duration: Duration,
         reason: &str,
     ) -> Result<Ban, StoreError> {
-        self.impose_by(key.into(), duration, |store, log, duration| {
-            store.impose_if_longer(log, duration, reason)
-        })
-        .await
+        self.impose_on(key.into(), duration, reason, true).await
     }
 
-    async fn impose_by(
+    async fn impose_on(
         &self,
         key: Key,
         duration: Duration,
-        impose: impl FnOnce(&dyn Store, &LogId, Duration) -> StoreFuture<Ban>,
+        reason: &str,
+        only_longer: bool,
     ) -> Result<Ban, StoreError> {
         let log = self.log(key);
         if log.policy.get_penalty().is_none() {
             return Err(StoreError::Unsupported { what: NOT_ENFORCED });
         }
         let duration = duration.min(crate::policy::LONGEST_BAN);
-        let ban = impose(&*self.store, &log, duration).await?;
+        let ban = self.store.impose(&log, duration, reason, only_longer).await?;
         if ban.is_new {
             let policy = log.policy.name().to_owned();
             self.emit(|| BanEvent::Imposed { policy, key: log.key, ban: ban.clone() });
@@ -235,7 +230,7 @@ impl Bans {
     pub async fn pardon(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
         let log = self.log(key);
         // The ban holds requests off until its log is empty.
-        self.store.reset(std::slice::from_ref(&log)).await?;
+        self.store.reset(&log).await?;
         self.lift(log.key).await
     }
 

@@ -81,9 +81,7 @@
 //! | feature | default | adds |
 //! |---|---|---|
 //! | `memory` | yes | [`MemoryStore`] |
-//! | `redis` | yes | [`RedisStore`] on one server; enables `memory` |
-//! | `sentinel` | no | [`RedisStore`] on the master that Redis Sentinels name |
-//! | `cluster` | no | [`RedisStore`] on a Redis Cluster |
+//! | `redis` | yes | [`RedisStore`] on one server, with Sentinels or on a Cluster; enables `memory` |
 //! | `redis-commands` | no | `RedisStore::commands`: the application's own commands, in types of the crate `redis` |
 //! | `tls` | no | `rediss://` URLs, with rustls |
 //! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |

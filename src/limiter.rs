@@ -659,7 +659,7 @@ impl Limiter {
     /// process by then, but the log in Redis and those of other processes may be as before. Reset it again
     /// when Redis answers.
     pub async fn reset(&self, key: impl Into<Key>) -> Result<(), StoreError> {
-        self.store.reset(&[self.log(key)]).await
+        self.store.reset(&self.log(key)).await
     }
 
     /// Returns the present policy.

@@ -1,4 +1,4 @@
-//! The way to Redis, which the stores and the speech monitor share.
+//! The way to Redis.
 //!
 //! A [`Client`] calls the [`Scripts`] and sends other commands through the [`CircuitBreaker`] of the server, which holds the
 //! [`Connection`](connection::Connection), or those of the nodes of a Cluster.
@@ -7,7 +7,6 @@ mod backoff;
 mod batch;
 mod circuit_breaker;
 mod client;
-#[cfg(feature = "cluster")]
 mod cluster;
 #[cfg(feature = "redis-commands")]
 mod commands;
@@ -16,9 +15,7 @@ mod health;
 mod keys;
 mod reply;
 mod request;
-mod scan;
 mod scripts;
-#[cfg(feature = "sentinel")]
 mod sentinel;
 mod servers;
 
@@ -31,6 +28,5 @@ pub use self::commands::{RedisCommands, RedisScript};
 pub(crate) use self::health::Health;
 pub(crate) use self::keys::Keys;
 pub(crate) use self::reply::{Numbers, Replies, malformed, read};
-pub(crate) use self::scan::Scan;
 pub(crate) use self::scripts::{Script, Scripts};
 pub use self::servers::RedisServers;

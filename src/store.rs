@@ -147,8 +147,8 @@ pub trait Store: Send + Sync + 'static {
     /// Returns whether a log had an entry that had not left the longest window.
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool>;
 
-    /// Empties logs. Strikes and bans stay.
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()>;
+    /// Empties a log. Strikes and bans stay.
+    fn reset(&self, log: &LogId) -> StoreFuture<()>;
 
     /// Returns the ban of a log's key, or `None` if the key is not banned.
     ///
@@ -157,19 +157,14 @@ pub trait Store: Send + Sync + 'static {
         no_bans()
     }
 
-    /// Bans a log's key for `duration`, unless its present ban lasts longer. Returns the ban that is in
-    /// effect afterwards.
-    fn impose(&self, _log: &LogId, _duration: Duration, _reason: &str) -> StoreFuture<Ban> {
-        no_bans()
-    }
-
-    /// Bans a log's key for `duration`, unless its present ban lasts longer or was imposed for as long. Returns
-    /// the ban that is in effect afterwards.
-    fn impose_if_longer(
+    /// Bans a log's key for `duration`, unless its present ban lasts longer. With `only_longer` also not if that was
+    /// imposed for as long. Returns the ban that is in effect afterwards.
+    fn impose(
         &self,
         _log: &LogId,
         _duration: Duration,
         _reason: &str,
+        _only_longer: bool,
     ) -> StoreFuture<Ban> {
         no_bans()
     }
@@ -209,20 +204,22 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).settle(check, cost)
     }
 
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        (**self).reset(logs)
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
+        (**self).reset(log)
     }
 
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
         (**self).ban(log)
     }
 
-    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        (**self).impose(log, duration, reason)
-    }
-
-    fn impose_if_longer(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        (**self).impose_if_longer(log, duration, reason)
+    fn impose(
+        &self,
+        log: &LogId,
+        duration: Duration,
+        reason: &str,
+        only_longer: bool,
+    ) -> StoreFuture<Ban> {
+        (**self).impose(log, duration, reason, only_longer)
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {

@@ -122,7 +122,6 @@ impl CircuitBreaker {
         result
     }
 
-    #[cfg(feature = "cluster")]
     pub(super) fn is_connected(&self) -> bool {
         matches!(&**self.0.state.load(), State::Ready { .. })
     }

@@ -8,7 +8,6 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::circuit_breaker::CircuitBreaker;
-#[cfg(feature = "cluster")]
 use super::cluster::Cluster;
 use super::keys::Keys;
 use super::reply::Replies;
@@ -43,7 +42,6 @@ pub(crate) struct Client {
 #[derive(Clone)]
 pub(crate) enum Backend {
     One(CircuitBreaker),
-    #[cfg(feature = "cluster")]
     Cluster(Arc<Cluster>),
 }
 
@@ -56,7 +54,6 @@ impl Client {
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
         match &self.backend {
             Backend::One(breaker) => breaker.connect().await,
-            #[cfg(feature = "cluster")]
             Backend::Cluster(cluster) => cluster.connect().await,
         }
     }
@@ -65,17 +62,14 @@ impl Client {
     pub(crate) fn connect_in_background(&self) {
         match &self.backend {
             Backend::One(breaker) => breaker.connect_in_background(),
-            #[cfg(feature = "cluster")]
             Backend::Cluster(cluster) => cluster.connect_in_background(),
         }
     }
 
     /// Waits for a connection to the server of each log as a call does.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
     pub(crate) async fn connected(&self, logs: &[LogId]) -> Result<(), StoreError> {
         match &self.backend {
             Backend::One(breaker) => breaker.connected().await,
-            #[cfg(feature = "cluster")]
             Backend::Cluster(cluster) => {
                 for log in logs {
                     cluster.connected(&self.keys.log(log)).await?;
@@ -89,14 +83,12 @@ impl Client {
     pub(crate) fn watch_data(&self) {
         match &self.backend {
             Backend::One(breaker) => breaker.watch_data(),
-            #[cfg(feature = "cluster")]
             Backend::Cluster(cluster) => cluster.watch_data(),
         }
     }
 
     /// Looks soon which node of a Cluster has which slot.
     pub(super) fn look_soon(&self) {
-        #[cfg(feature = "cluster")]
         if let Backend::Cluster(cluster) = &self.backend {
             cluster.look_soon();
         }
@@ -106,9 +98,7 @@ impl Client {
     pub(super) fn number_of(&self, log: Option<&LogId>) -> Option<usize> {
         match (&self.backend, log) {
             (Backend::One(_), _) => Some(0),
-            #[cfg(feature = "cluster")]
             (Backend::Cluster(cluster), Some(log)) => cluster.number_of(&self.keys.log(log)),
-            #[cfg(feature = "cluster")]
             _ => None,
         }
     }
@@ -120,7 +110,6 @@ impl Client {
     pub(super) fn response_timeout(&self) -> Duration {
         match &self.backend {
             Backend::One(breaker) => breaker.response_timeout(),
-            #[cfg(feature = "cluster")]
             Backend::Cluster(cluster) => cluster.response_timeout(),
         }
     }
@@ -129,7 +118,6 @@ impl Client {
     fn replies(&self) -> u64 {
         match &self.backend {
             Backend::One(breaker) => breaker.replies(),
-            #[cfg(feature = "cluster")]
             Backend::Cluster(cluster) => cluster.replies(),
         }
     }
@@ -191,17 +179,14 @@ impl Client {
     async fn call(&self, request: &Request) -> Result<Value, StoreError> {
         match &self.backend {
             Backend::One(breaker) => breaker.call(async |it| request.send(it).await).await,
-            #[cfg(feature = "cluster")]
             Backend::Cluster(cluster) => cluster.call(request).await,
         }
     }
 
     /// Returns the places of the calls to the server of a request.
-    #[cfg_attr(not(feature = "cluster"), expect(unused_variables, reason = "there is one server"))]
     fn calls_beside(&self, request: &Request) -> &Semaphore {
         let number = match &self.backend {
             Backend::One(_) => 0,
-            #[cfg(feature = "cluster")]
             Backend::Cluster(cluster) => cluster.number_of_server(request.key()),
         };
         &self.calls[number % self.calls.len()]

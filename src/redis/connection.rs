@@ -1,7 +1,6 @@
 //! [`Connection`]: a connection to a server. [`Connector`] makes it.
 
 use std::future::Future;
-#[cfg(feature = "sentinel")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -15,7 +14,6 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::scripts::Scripts;
-#[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
 use crate::telemetry;
 
@@ -25,12 +23,10 @@ pub(crate) struct Connection {
     inner: MultiplexedConnection,
     /// Whether a node of a Cluster is asked for a slot that it is about to get. Each command has an `ASKING` before it then,
     /// with nothing between the two. A transaction has none, because Valkey 9 does not know it any more after `MULTI`.
-    #[cfg(feature = "cluster")]
     is_asking: bool,
 }
 
 impl Connection {
-    #[cfg(feature = "cluster")]
     pub(super) fn asking(self, is_asking: bool) -> Self {
         Self { is_asking, ..self }
     }
@@ -38,7 +34,6 @@ impl Connection {
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        #[cfg(feature = "cluster")]
         if self.is_asking {
             let mut both = redis::pipe();
             both.cmd("ASKING").add_command(command.clone());
@@ -56,7 +51,6 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        #[cfg(feature = "cluster")]
         if self.is_asking && !pipeline.is_transaction() {
             let mut asking = redis::pipe();
             for command in pipeline.cmd_iter() {
@@ -77,7 +71,6 @@ impl ConnectionLike for Connection {
 
 pub(crate) enum Connector {
     One(Box<Client>),
-    #[cfg(feature = "sentinel")]
     Sentinel(Sentinel, AtomicUsize),
 }
 
@@ -104,14 +97,12 @@ impl Certificates {
 /// takes up to three round trips.
 const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 /// The limit to find the master. It has several steps, of which one may wait for a server that hangs.
-#[cfg(feature = "sentinel")]
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Connector {
     pub(super) async fn connect(&self) -> RedisResult<Connection> {
         let mut connection = match self {
             Self::One(client) => connect_to(client).await?,
-            #[cfg(feature = "sentinel")]
             Self::Sentinel(sentinel, attempts) => {
                 let attempt = attempts.fetch_add(1, Ordering::Relaxed);
                 let master = within(DISCOVERY_TIMEOUT, sentinel.master(attempt)).await?;
@@ -155,7 +146,6 @@ impl Connector {
     pub(super) fn address(&self) -> Option<String> {
         match self {
             Self::One(client) => Some(client.get_connection_info().addr().to_string()),
-            #[cfg(feature = "sentinel")]
             _ => None,
         }
     }
@@ -174,11 +164,7 @@ async fn connect_to(client: &Client) -> RedisResult<Connection> {
     let config =
         AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     let inner = client.get_multiplexed_async_connection_with_config(&config);
-    Ok(Connection {
-        inner: within(STEP_TIMEOUT, inner).await?,
-        #[cfg(feature = "cluster")]
-        is_asking: false,
-    })
+    Ok(Connection { inner: within(STEP_TIMEOUT, inner).await?, is_asking: false })
 }
 
 /// Loads the scripts that limit requests, so that the first of many concurrent requests do not all find

@@ -43,7 +43,6 @@ impl Keys {
     }
 
     /// Returns the name of such a mark, one of many in different slots of a Cluster.
-    #[cfg(feature = "cluster")]
     pub(crate) fn node_mark(&self, number: u32) -> String {
         format!("{}:{number}:mark", self.prefix)
     }

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
 
-#[cfg(feature = "cluster")]
 use super::cluster::Cluster;
 use super::connection::{Certificates, Connector};
-#[cfg(feature = "sentinel")]
 use super::sentinel::Sentinel;
 use super::{Backend, CircuitBreaker, Health, Keys};
 use crate::error::StoreError;
@@ -24,9 +22,7 @@ use crate::error::StoreError;
 /// use tower_sliding_window::store::RedisServers;
 ///
 /// let one = RedisServers::try_from("redis://127.0.0.1:6379")?;
-/// # #[cfg(feature = "sentinel")]
 /// let watched = RedisServers::sentinel(["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"], "shop")?;
-/// # #[cfg(feature = "cluster")]
 /// let cluster = RedisServers::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
 /// # Ok::<(), tower_sliding_window::StoreError>(())
 /// ```
@@ -39,9 +35,7 @@ pub struct RedisServers {
 #[derive(Clone)]
 enum Kind {
     One(Box<ConnectionInfo>),
-    #[cfg(feature = "sentinel")]
     Sentinel(Sentinel),
-    #[cfg(feature = "cluster")]
     Cluster(Vec<ConnectionInfo>),
 }
 
@@ -66,7 +60,6 @@ impl RedisServers {
     /// # Errors
     ///
     /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
-    #[cfg(feature = "sentinel")]
     pub fn sentinel(
         urls: impl IntoIterator<Item: AsRef<str>>,
         master: impl Into<String>,
@@ -85,7 +78,6 @@ impl RedisServers {
     ///
     /// The credentials in the first Sentinel's URL are for the Sentinels only. Without Sentinels
     /// this setting has no effect.
-    #[cfg(feature = "sentinel")]
     #[must_use]
     pub fn credentials(mut self, username: Option<String>, password: Option<String>) -> Self {
         if let Kind::Sentinel(sentinel) = &mut self.kind {
@@ -101,7 +93,6 @@ impl RedisServers {
     /// # Errors
     ///
     /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
-    #[cfg(feature = "cluster")]
     pub fn cluster(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, StoreError> {
         Ok(Self::new(Kind::Cluster(parse_all(urls)?)))
     }
@@ -154,7 +145,6 @@ impl RedisServers {
         }
         let connector = match self.kind {
             Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?)),
-            #[cfg(feature = "sentinel")]
             Kind::Sentinel(sentinel) => {
                 let sentinel = Sentinel {
                     #[cfg(feature = "tls")]
@@ -164,7 +154,6 @@ impl RedisServers {
                 sentinel.client(0)?;
                 Connector::Sentinel(sentinel, Default::default())
             }
-            #[cfg(feature = "cluster")]
             Kind::Cluster(servers) => {
                 let (health, keys) = (health.clone(), keys.clone());
                 let cluster =
@@ -221,7 +210,6 @@ fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
     Ok(info.set_redis_settings(settings))
 }
 
-#[cfg(any(feature = "sentinel", feature = "cluster"))]
 fn parse_all(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Vec<ConnectionInfo>, StoreError> {
     let infos: Vec<_> = urls.into_iter().map(parse).collect::<Result<_, _>>()?;
     if infos.is_empty() {

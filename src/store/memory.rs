@@ -238,13 +238,10 @@ impl MemoryStore {
         was_live
     }
 
-    pub(in crate::store) fn reset_here(&self, logs: &[LogId]) {
-        let mut locked = self.0.lock_all(logs);
-        for (index, log) in logs.iter().enumerate() {
-            let (shard, hash) = locked.shard(index);
-            if shard.remove(hash, log) {
-                self.0.held.fetch_sub(1, Ordering::Relaxed);
-            }
+    pub(in crate::store) fn reset_here(&self, log: &LogId) {
+        let (hash, mut shard) = self.0.lock_one(log);
+        if shard.remove(hash, log) {
+            self.0.held.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -268,8 +265,8 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(self.settle_here(check, cost)))
     }
 
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        self.reset_here(logs);
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
+        self.reset_here(log);
         StoreFuture::ready(Ok(()))
     }
 
@@ -277,12 +274,14 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(self.ban_of(log)))
     }
 
-    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        StoreFuture::ready(self.impose_ban(log, duration, reason, false))
-    }
-
-    fn impose_if_longer(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        StoreFuture::ready(self.impose_ban(log, duration, reason, true))
+    fn impose(
+        &self,
+        log: &LogId,
+        duration: Duration,
+        reason: &str,
+        only_longer: bool,
+    ) -> StoreFuture<Ban> {
+        StoreFuture::ready(self.impose_ban(log, duration, reason, only_longer))
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {

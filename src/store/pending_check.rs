@@ -173,8 +173,8 @@ mod tests {
             self.0.settle(check, cost)
         }
 
-        fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-            self.0.reset(logs)
+        fn reset(&self, log: &LogId) -> StoreFuture<()> {
+            self.0.reset(log)
         }
     }
 

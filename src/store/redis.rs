@@ -4,7 +4,6 @@ mod bans;
 mod builder;
 mod clock;
 mod denials;
-#[cfg(feature = "cluster")]
 mod in_turn;
 mod journal;
 mod reconcile;
@@ -228,7 +227,6 @@ impl RedisStore {
 
     /// Sends a check. On a Cluster one call after the other, if its logs are in several slots.
     async fn call(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        #[cfg(feature = "cluster")]
         if self.0.client.is_cluster() && in_turn::is_split(&check) {
             return self.clone().admit_in_turn(check).await;
         }
@@ -394,7 +392,6 @@ impl Inner {
     }
 
     async fn peek(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        #[cfg(feature = "cluster")]
         if self.client.is_cluster() && in_turn::is_split(&check) {
             return self.peek_in_turn(&check).await;
         }
@@ -407,7 +404,6 @@ impl Inner {
     }
 
     async fn settle(&self, check: Arc<Check>, cost: u32) -> Result<bool, StoreError> {
-        #[cfg(feature = "cluster")]
         if self.client.is_cluster() && in_turn::is_split(&check) {
             return self.settle_parts(&check, cost).await;
         }
@@ -518,7 +514,6 @@ impl Store for RedisStore {
         }
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            #[cfg(feature = "cluster")]
             if this.0.client.is_cluster() && in_turn::is_split(&check) {
                 return this.settle_in_turn(check, cost, was_here).await;
             }
@@ -526,25 +521,14 @@ impl Store for RedisStore {
         })
     }
 
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        self.0.denials.forget(logs);
-        self.0.local.reset_here(logs);
-        self.0.journal.with(|state| state.forget(logs));
-        let (this, logs) = (self.clone(), logs.to_vec());
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
+        self.0.denials.forget(std::slice::from_ref(log));
+        self.0.local.reset_here(log);
+        self.0.journal.with(|state| state.forget(log));
+        let (this, log) = (self.clone(), log.clone());
         StoreFuture::later(async move {
-            let result = if this.0.client.is_cluster() {
-                let mut result = Ok(());
-                for log in &logs {
-                    result = requests::reset(&this.0.client, std::slice::from_ref(log)).await;
-                    if result.is_err() {
-                        break;
-                    }
-                }
-                result
-            } else {
-                requests::reset(&this.0.client, &logs).await
-            };
-            this.0.denials.forget(&logs);
+            let result = requests::reset(&this.0.client, &log).await;
+            this.0.denials.forget(&[log]);
             result
         })
     }
@@ -554,14 +538,15 @@ impl Store for RedisStore {
         StoreFuture::later(async move { this.0.ban(&log).await })
     }
 
-    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+    fn impose(
+        &self,
+        log: &LogId,
+        duration: Duration,
+        reason: &str,
+        only_longer: bool,
+    ) -> StoreFuture<Ban> {
         let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
-        StoreFuture::later(async move { this.0.impose(&log, duration, &reason, false).await })
-    }
-
-    fn impose_if_longer(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
-        let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
-        StoreFuture::later(async move { this.0.impose(&log, duration, &reason, true).await })
+        StoreFuture::later(async move { this.0.impose(&log, duration, &reason, only_longer).await })
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {

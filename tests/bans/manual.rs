@@ -130,7 +130,7 @@ async fn policy_without_a_penalty_keeps_strikes_and_level(store: impl Store + Cl
     sleep(Duration::from_millis(1_050)).await;
     assert_eq!(run_into(&limiter).await.0, Strike::Banned, "the first strike still counts");
     let three_seconds = Duration::from_secs(3);
-    let _ = store.impose(&plain, three_seconds, "by hand").await.unwrap();
+    let _ = store.impose(&plain, three_seconds, "by hand", false).await.unwrap();
     sleep(Duration::from_millis(3_050)).await;
     assert_eq!(provoke(&limiter).await, three_seconds, "the next level");
 }

@@ -127,8 +127,8 @@ impl Store for Counting {
         self.store.settle(check, cost)
     }
 
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        self.store.reset(logs)
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
+        self.store.reset(log)
     }
 }
 

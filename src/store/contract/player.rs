@@ -138,7 +138,7 @@ impl<'a> Player<'a> {
             }
             Step::Reset(at, key) => {
                 let log = self.log(at, key);
-                same((), self.store.reset(std::slice::from_ref(&log)).await)?;
+                same((), self.store.reset(&log).await)?;
                 *self.model.log(&log) = Log::new();
             }
             Step::Ban(length_us, only_longer, (at, key)) => {
@@ -266,10 +266,7 @@ impl<'a> Player<'a> {
 
     async fn ban(&mut self, log: &LogId, length_us: u64, only_longer: bool) -> Result<(), String> {
         let length = Duration::from_micros(length_us);
-        let ban = match only_longer {
-            true => self.store.impose_if_longer(log, length, "by hand").await,
-            false => self.store.impose(log, length, "by hand").await,
-        };
+        let ban = self.store.impose(log, length, "by hand", only_longer).await;
         if only_longer && matches!(ban, Err(StoreError::Unsupported { .. })) {
             return Ok(());
         }

@@ -94,9 +94,15 @@ impl Store for Wrong {
         self.0.settle(check, cost)
     }
 
-    fn impose(&self, log: &LogId, duration: Duration, reason: &str) -> StoreFuture<Ban> {
+    fn impose(
+        &self,
+        log: &LogId,
+        duration: Duration,
+        reason: &str,
+        only_longer: bool,
+    ) -> StoreFuture<Ban> {
         let duration = if self.has(Fault::IgnoresBans) { Duration::ZERO } else { duration };
-        self.0.impose(log, duration, reason)
+        self.0.impose(log, duration, reason, only_longer)
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {
@@ -106,11 +112,11 @@ impl Store for Wrong {
         self.0.lift(log)
     }
 
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
         if self.has(Fault::ForgetsResets) {
             return StoreFuture::ready(Ok(()));
         }
-        self.0.reset(logs)
+        self.0.reset(log)
     }
 }
 

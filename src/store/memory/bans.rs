@@ -311,7 +311,7 @@ mod tests {
                         }
                         1 => drop(store.lift_ban(&one)),
                         2 => drop(store.page_of_bans(&policy, BanCursor::default(), 10)),
-                        3 => store.reset_here(&[one, two]),
+                        3 => [one, two].iter().for_each(|log| store.reset_here(log)),
                         _ => {
                             let _ = store.decide(&crate::window::Check::new([one, two]), true);
                             store.report();

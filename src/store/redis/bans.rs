@@ -1,34 +1,33 @@
 //! The bans of a [`RedisStore`](super::RedisStore).
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Pipeline;
 
 use super::Inner;
-use super::requests::{self, BanOutcome, BanReply};
+use super::requests;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
-use crate::redis::{Client, Scan, read};
+use crate::redis::{Client, read};
 use crate::store::{Ban, BanCursor, BanPage};
 use crate::window::LogId;
 
 /// When a ban was seen that is imposed now.
 const NOW: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
 
-impl From<BanReply> for Ban {
-    fn from(reply: BanReply) -> Self {
-        let is_new = reply.outcome == BanOutcome::Imposed;
-        let (remaining, reason) = (reply.remaining, reply.reason);
-        Self { remaining, reason, is_new, lengthens: reply.lengthens }
-    }
-}
+/// How much of the database a step of a page covers.
+const MIN_STEP: usize = 10;
+const MAX_STEP: usize = 1_000;
+/// How much of it a page covers.
+const MAX_PER_PAGE: usize = 100_000;
 
 impl Inner {
     pub(super) async fn ban(&self, log: &LogId) -> Result<Option<Ban>, StoreError> {
         let reply = requests::impose(&self.client, log, Duration::ZERO, "", NOW, false).await?;
-        Ok((!reply.remaining.is_zero()).then(|| reply.into()))
+        Ok(Some(reply.ban).filter(|ban| !ban.remaining.is_zero()))
     }
 
     pub(super) async fn impose(
@@ -38,12 +37,13 @@ impl Inner {
         reason: &str,
         only_longer: bool,
     ) -> Result<Ban, StoreError> {
-        let ban = requests::impose(&self.client, log, duration, reason, NOW, only_longer).await?;
+        let reply = requests::impose(&self.client, log, duration, reason, NOW, only_longer).await?;
         // An admission that is under way must not lift it.
         self.denials.forget(std::slice::from_ref(log));
         // The local ban holds in an outage.
-        self.local.restore_ban(log, ban.remaining, &ban.reason, Some(ban.timestamp));
-        Ok(ban.into())
+        let ban = reply.ban;
+        self.local.restore_ban(log, ban.remaining, &ban.reason, Some(reply.timestamp));
+        Ok(ban)
     }
 
     pub(super) async fn lift(&self, log: &LogId) -> Result<bool, StoreError> {
@@ -70,15 +70,30 @@ impl Inner {
         cursor: BanCursor,
         count: usize,
     ) -> Result<BanPage, StoreError> {
-        let name = format!("{}:ban", policy.base_name());
-        let what = "listing bans on a Cluster";
-        let mut scan = Scan::new(&self.client, &name, cursor.position(), count, what)?;
-        let mut bans = Vec::new();
+        if self.client.is_cluster() {
+            // `SCAN` covers one node only.
+            return Err(StoreError::Unsupported { what: "listing bans on a Cluster" });
+        }
+        let (keys, name) = (self.client.keys(), format!("{}:ban", policy.base_name()));
+        let (pattern, count) = (keys.pattern(&name), count.max(1));
+        let (mut position, mut step, mut covered) = (cursor.position(), 0, 0);
+        let (mut seen, mut bans) = (HashSet::new(), Vec::new());
         loop {
-            let found = scan.step(bans.len()).await?;
-            bans.extend(read_bans(&self.client, found).await?);
-            if scan.is_over(bans.len()) {
-                return Ok(BanPage::new(bans, scan.next_position().map(BanCursor::new)));
+            // Where most keys have the name, a large step would find more than the page needs.
+            step = step.max(count.saturating_sub(bans.len()).clamp(MIN_STEP, MAX_STEP));
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(position).arg("MATCH").arg(&pattern).arg("COUNT").arg(step);
+            let (next, names): (u64, Vec<Vec<u8>>) = read(&self.client.send(&scan).await?)?;
+            (position, covered) = (next, covered + step);
+            // Large steps where the name is rare among other keys.
+            step = if names.len() * 4 < step { (step * 2).min(MAX_STEP) } else { 0 };
+            let records =
+                names.into_iter().filter_map(|it| keys.key_of(&it, &name).map(|key| (it, key)));
+            // SCAN may return a key more than once.
+            let records = records.filter(|(_, key)| seen.insert(key.clone())).collect();
+            bans.extend(read_bans(&self.client, records).await?);
+            if bans.len() >= count || position == 0 || covered >= MAX_PER_PAGE {
+                return Ok(BanPage::new(bans, (position > 0).then(|| BanCursor::new(position))));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! [`Journal`]: what Redis does not know yet, log by log.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -56,10 +56,6 @@ pub(super) struct Journal {
 
 pub(super) struct State {
     logs: HashMap<LogId, Unwritten, RandomState>,
-    /// The logs in the order of the background task, each with the number of its entry. Those whose entry
-    /// is gone are stale.
-    order: VecDeque<(u64, LogId)>,
-    next_number: u64,
     requests: usize,
     capacity: usize,
     cleared_at: Option<Instant>,
@@ -69,13 +65,11 @@ pub(super) struct State {
     task: Weak<()>,
 }
 
-type WriteResult = Option<Result<(), StoreError>>;
+pub(super) type WriteResult = Option<Result<(), StoreError>>;
 
 /// What Redis does not know of a log.
 #[derive(Default)]
 struct Unwritten {
-    /// Differs from that of an earlier entry of the same log.
-    number: u64,
     requests: HashMap<Uuid, Request, RandomState>,
     /// Set if all that this process knows of the log is to be written, because Redis has lost data.
     whole: Option<Whole>,
@@ -119,15 +113,13 @@ pub(super) struct Writer {
     pub(super) requests: Vec<(Uuid, Request)>,
     pub(super) whole: Option<Whole>,
     pub(super) has_ban: bool,
-    result: watch::Sender<WriteResult>,
+    pub(super) result: watch::Sender<WriteResult>,
 }
 
 impl Journal {
     pub(super) fn new(capacity: usize) -> Self {
         let state = State {
             logs: HashMap::default(),
-            order: VecDeque::new(),
-            next_number: 0,
             requests: 0,
             capacity,
             cleared_at: None,
@@ -267,27 +259,16 @@ impl State {
     }
 
     fn unwritten(&mut self, log: &LogId) -> &mut Unwritten {
-        // Logs that are noted and reset again and again leave stale entries.
-        if self.order.len() > 2 * self.logs.len() + 64 {
-            let logs = &self.logs;
-            self.order.retain(|(number, log)| logs.get(log).is_some_and(|it| it.number == *number));
-        }
-        self.logs.entry(log.clone()).or_insert_with(|| {
-            self.next_number += 1;
-            self.order.push_back((self.next_number, log.clone()));
-            Unwritten { number: self.next_number, ..Unwritten::default() }
-        })
+        self.logs.entry(log.clone()).or_default()
     }
 
-    /// Drops what is to be written to logs, because they were reset.
-    pub(super) fn forget(&mut self, logs: &[LogId]) {
-        for log in logs {
-            if let Some(unwritten) = self.logs.get_mut(log) {
-                self.requests -= std::mem::take(&mut unwritten.requests).len();
-                unwritten.whole = None;
-            }
-            self.drop_if_empty(log);
+    /// Drops what is to be written to a log, because it was reset.
+    pub(super) fn forget(&mut self, log: &LogId) {
+        if let Some(unwritten) = self.logs.get_mut(log) {
+            self.requests -= std::mem::take(&mut unwritten.requests).len();
+            unwritten.whole = None;
         }
+        self.drop_if_empty(log);
     }
 
     /// Claims the write of a log, with requests that take up to `most` places.
@@ -357,25 +338,13 @@ impl State {
         writer.result.send_replace(Some(result.clone()));
     }
 
-    /// Returns the next logs to write, at most `most`. A log that can't be written comes last the next
-    /// time, so that it delays no other.
-    pub(super) fn next_logs(&mut self, most: usize) -> Vec<LogId> {
-        let mut logs = Vec::new();
-        for _ in 0..self.order.len() {
-            let Some((number, log)) = self.order.pop_front() else { break };
-            if self.logs.get(&log).is_some_and(|it| it.number == number) {
-                self.order.push_back((number, log.clone()));
-                logs.push(log);
-            }
-            if logs.len() == most {
-                break;
-            }
-        }
+    /// Returns all logs. If there are none, the background task is over.
+    pub(super) fn all_logs(&mut self) -> Vec<LogId> {
         if self.logs.is_empty() {
             // Under the lock: what is added from now on starts another task.
-            (self.order, self.task) = (VecDeque::new(), Weak::new());
+            self.task = Weak::new();
         }
-        logs
+        self.logs.keys().cloned().collect()
     }
 
     fn drop_if_empty(&mut self, log: &LogId) {

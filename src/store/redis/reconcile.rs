@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::journal::{Claim, Origin, Request, State, Whole, Writer};
-use super::requests::{self, BanOutcome, ReconcileRequest};
+use super::journal::{Claim, Origin, Request, State, Whole, WriteResult, Writer};
+use super::requests::{self, ReconcileRequest};
 use super::{Inner, RedisStore};
 use crate::error::StoreError;
 use crate::redis::Backoff;
@@ -60,30 +60,33 @@ impl RedisStore {
                 let connections = self.0.health.connections();
                 let claim =
                     |state: &mut State| state.claim(log, MOST_PLACES, Instant::now(), connections);
-                let mut result = match self.0.journal.with(claim) {
-                    Claim::Nothing => break,
-                    Claim::Failing => return Err(StoreError::Unavailable),
-                    Claim::Wait(result) => result,
-                    Claim::Write(writer) => {
-                        let this = self.clone();
-                        let write = async move { this.run(writer).await };
-                        match timeout(end - Instant::now(), tokio::spawn(write)).await {
-                            Ok(Ok(result)) => result?,
-                            Ok(Err(_)) | Err(_) => return Err(StoreError::Unavailable),
-                        }
-                        continue;
-                    }
-                };
-                let left = end.saturating_duration_since(Instant::now());
-                match timeout(left, result.wait_for(Option::is_some)).await {
+                let Some(mut result) = self.write(claim)? else { break };
+                match timeout_at(end, result.wait_for(Option::is_some)).await {
                     Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
-                    // The writer is gone.
-                    Ok(Err(_)) => {}
-                    Err(_) => return Err(StoreError::Unavailable),
+                    // It takes too long, or the runtime of the writer has ended.
+                    _ => return Err(StoreError::Unavailable),
                 }
             }
         }
         Ok(())
+    }
+
+    /// Starts a write in a task of its own if it was claimed. Returns where its result will be, or that of another
+    /// write.
+    fn write(
+        &self,
+        claim: impl FnOnce(&mut State) -> Claim,
+    ) -> Result<Option<watch::Receiver<WriteResult>>, StoreError> {
+        match self.0.journal.with(claim) {
+            Claim::Nothing => Ok(None),
+            Claim::Failing => Err(StoreError::Unavailable),
+            Claim::Wait(result) => Ok(Some(result)),
+            Claim::Write(writer) => {
+                let result = writer.result.subscribe();
+                tokio::spawn(self.clone().run(writer));
+                Ok(Some(result))
+            }
+        }
     }
 
     /// Starts the background task if there is something to write and no task.
@@ -100,51 +103,38 @@ impl RedisStore {
     async fn write_all(self, _token: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            let logs = self.0.journal.with(|state| state.next_logs(MOST_LOGS));
+            let logs = self.0.journal.with(State::all_logs);
             if logs.is_empty() {
                 return self.0.journal.report_lost();
             }
-            let mut writes = JoinSet::new();
-            for log in logs {
-                let claim =
-                    |state: &mut State| state.claim_again(&log, MOST_PLACES, Instant::now());
-                match self.0.journal.with(claim) {
-                    Claim::Write(writer) => {
-                        let this = self.clone();
-                        writes.spawn(async move { this.run(writer).await });
-                    }
-                    Claim::Wait(mut result) => {
-                        writes.spawn(async move {
-                            let _ = result.wait_for(Option::is_some).await;
-                            Ok(())
-                        });
-                    }
-                    Claim::Nothing | Claim::Failing => {}
+            for logs in logs.chunks(MOST_LOGS) {
+                let write =
+                    |log| self.write(|state| state.claim_again(log, MOST_PLACES, Instant::now()));
+                let writes: Vec<_> = logs.iter().filter_map(|log| write(log).ok()?).collect();
+                // Logs that Redis can't use delay no other.
+                let (mut was_written, mut has_failed) = (false, false);
+                for mut write in writes {
+                    let result = write.wait_for(Option::is_some).await;
+                    let is_done = matches!(result.as_deref(), Ok(Some(Ok(()))));
+                    (was_written, has_failed) = (was_written | is_done, has_failed | !is_done);
                 }
-            }
-            // Logs that Redis can't use delay no other.
-            let (mut was_written, mut has_failed) = (false, false);
-            while let Some(done) = writes.join_next().await {
-                let is_done = matches!(done, Ok(Ok(())));
-                (was_written, has_failed) = (was_written | is_done, has_failed | !is_done);
-            }
-            if was_written || !has_failed {
-                backoff.reset();
-            } else {
-                self.0.journal.report_lost();
-                backoff.pause().await;
+                if was_written || !has_failed {
+                    backoff.reset();
+                } else {
+                    self.0.journal.report_lost();
+                    backoff.pause().await;
+                }
             }
         }
     }
 
-    async fn run(self, writer: Writer) -> Result<(), StoreError> {
+    async fn run(self, writer: Writer) {
         let (result, next) = match self.0.write(&writer).await {
             Ok(next) => (Ok(()), next),
             Err(error) => (Err(error), None),
         };
         let connections = self.0.health.connections();
         self.0.journal.with(|state| state.finish(&writer, &result, next, connections));
-        result
     }
 }
 
@@ -180,11 +170,11 @@ impl Inner {
             let reply =
                 requests::impose(&self.client, log, ban.remaining, &ban.reason, seen, false)
                     .await?;
-            if reply.outcome == BanOutcome::LiftedSince {
+            if reply.was_lifted {
                 self.local.lift_ban(log);
-            } else if !reply.remaining.is_zero() {
-                let seen = Some(reply.timestamp);
-                self.local.restore_ban(log, reply.remaining, &reply.reason, seen);
+            } else if !reply.ban.remaining.is_zero() {
+                let (ban, seen) = (reply.ban, Some(reply.timestamp));
+                self.local.restore_ban(log, ban.remaining, &ban.reason, seen);
             }
         }
         telemetry::written_back(writer.requests.len() as u64);

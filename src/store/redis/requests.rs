@@ -14,6 +14,7 @@ use crate::policy::{Counts, Penalty};
 use crate::redis::{
     BatchedRequest, Client, Keys, Numbers, Replies, Script, Scripts, malformed, read,
 };
+use crate::store::Ban;
 use crate::time::micros;
 use crate::window::{
     BanRecord, BanState, Check, Entry, Explanation, LogId, LogOutcome, MAX_LISTED, Outcome,
@@ -356,21 +357,12 @@ impl BatchedRequest for ReconcileRequest {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BanOutcome {
-    Imposed,
-    /// The call imposes no ban, or a present ban ends at the same time or later.
-    NotImposed,
-    /// The ban was lifted after this process saw it.
-    LiftedSince,
-}
-
-/// The reply of `ban.lua`: the ban that stands.
+/// The reply of `ban.lua`.
 pub(super) struct BanReply {
-    pub(super) remaining: Duration,
-    pub(super) outcome: BanOutcome,
-    pub(super) lengthens: bool,
-    pub(super) reason: String,
+    /// The ban that stands.
+    pub(super) ban: Ban,
+    /// Whether the ban was lifted after this process saw it.
+    pub(super) was_lifted: bool,
     pub(super) timestamp: Duration,
 }
 
@@ -394,27 +386,17 @@ pub(super) async fn impose(
     command.arg(micros(store_timestamp)).arg(micros(seen)).arg(u8::from(only_longer));
     let reply = client.run(script, &command).await?;
     let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(&reply)?;
-    let lengthens = outcome == 2;
-    let outcome = match outcome {
-        1 | 2 => BanOutcome::Imposed,
-        -1 => BanOutcome::LiftedSince,
-        _ => BanOutcome::NotImposed,
-    };
     let reason = String::from_utf8_lossy(&reason).into_owned();
-    let (remaining, timestamp) = (Duration::from_micros(wait_us), Duration::from_micros(at_us));
-    Ok(BanReply { remaining, outcome, lengthens, reason, timestamp })
+    let remaining = Duration::from_micros(wait_us);
+    let ban = Ban { remaining, reason, is_new: outcome > 0, lengthens: outcome == 2 };
+    Ok(BanReply { ban, was_lifted: outcome < 0, timestamp: Duration::from_micros(at_us) })
 }
 
-/// Empties logs with `reset.lua`.
-pub(super) async fn reset(client: &Client, logs: &[LogId]) -> Result<(), StoreError> {
+/// Empties a log with `reset.lua`.
+pub(super) async fn reset(client: &Client, log: &LogId) -> Result<(), StoreError> {
     let (keys, script) = (client.keys(), &client.scripts().reset);
-    let mut command = script.command(2 * logs.len());
-    for log in logs {
-        command.arg(keys.log(log)).arg(keys.reset_mark(log));
-    }
-    for log in logs {
-        command.arg(log.policy.retention_us());
-    }
+    let mut command = script.command(2);
+    command.arg(keys.log(log)).arg(keys.reset_mark(log)).arg(log.policy.retention_us());
     client.run(script, &command).await.map(|_| ())
 }
 

@@ -313,14 +313,14 @@ async fn late_write_leaves_a_log_reset() {
     let admitted = Check::new([budget()]);
     assert!(clocked.store.admit_one(&admitted).await);
     clocked.set(START_US + 200_000).await;
-    Store::reset(&clocked.store, &admitted.logs).await.unwrap();
+    Store::reset(&clocked.store, &admitted.logs[0]).await.unwrap();
     clocked.set(START_US + 1_200_000).await;
     // It was sent a while before it ran, so it looks younger than the reset.
     clocked.reconcile(admitted.id, 1, 980_000, Origin::Redis, DELAY_US).await;
     assert_eq!(clocked.entries().await.len(), 0, "the reset may have removed it");
     clocked.reconcile(admitted.id, 1, 980_000, Origin::Here, DELAY_US).await;
     assert_eq!(clocked.entries().await.len(), 1, "Redis never had it");
-    Store::reset(&clocked.store, &admitted.logs).await.unwrap();
+    Store::reset(&clocked.store, &admitted.logs[0]).await.unwrap();
     clocked.set(START_US + 9_000_000).await;
     clocked.reconcile(admitted.id, 1, 1_000_000, Origin::Redis, DELAY_US).await;
     assert_eq!(clocked.entries().await.len(), 1, "no call takes so long: Redis has lost it since");
@@ -351,7 +351,7 @@ async fn reconciliation_leaves_what_is_known() {
     for step in 0..3_000 {
         clocked.set(clocked.now_us + random.u64(1..20_000_000)).await;
         if random.u8(0..20) == 0 {
-            Store::reset(&clocked.store, &[budget()]).await.unwrap();
+            Store::reset(&clocked.store, &budget()).await.unwrap();
             model.clear();
             reset_us = clocked.now_us;
             continue;

@@ -109,7 +109,7 @@ where
         StoreFuture::ready(Ok(true))
     }
 
-    fn reset(&self, _: &[LogId]) -> StoreFuture<()> {
+    fn reset(&self, _: &LogId) -> StoreFuture<()> {
         StoreFuture::ready(Ok(()))
     }
 }

@@ -97,9 +97,9 @@ impl Store for Cached {
         self.store.store.settle(check, cost)
     }
 
-    fn reset(&self, logs: &[LogId]) -> StoreFuture<()> {
-        self.denials.forget(logs);
-        self.store.store.reset(logs)
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
+        self.denials.forget(std::slice::from_ref(log));
+        self.store.store.reset(log)
     }
 }
 
