@@ -9,11 +9,6 @@ pub(crate) fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns a length of time in nanoseconds, capped at [`u64::MAX`].
-pub(crate) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// Returns a random part of a length of time.
 pub(crate) fn random_part(time: Duration) -> Duration {
     // The random bits of a UUID save a dependency on a generator.

@@ -60,11 +60,8 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
     /// Returns one of its logs, which all have one key. A request without logs has none.
     fn log(&self) -> Option<&LogId>;
 
-    /// Returns how many Redis keys it has.
-    fn key_count(&self) -> usize;
-
-    /// Passes the names of its Redis keys on.
-    fn each_key(&self, keys: &Keys, pass: &mut dyn FnMut(Vec<u8>));
+    /// Adds the names of its Redis keys.
+    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>);
 
     /// Adds the arguments of a call with these requests.
     fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd);
@@ -118,7 +115,6 @@ impl<R: BatchedRequest> Clone for Batch<R> {
 
 struct Shared<R: BatchedRequest> {
     client: Client,
-    response_timeout: Duration,
     /// One for a server, and one for each node of a Cluster.
     queues: Box<[Mutex<Queue<R>>]>,
 }
@@ -160,10 +156,9 @@ struct Waiting<R: BatchedRequest> {
 
 impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Self {
-        let response_timeout = client.response_timeout();
         let queues = if client.is_cluster() { MOST_NODES } else { 1 };
         let queues = (0..queues).map(|_| Mutex::default()).collect();
-        Self(Arc::new(Shared { client, response_timeout, queues }))
+        Self(Arc::new(Shared { client, queues }))
     }
 
     /// Sends a request, alone or with others. `now` is the present instant.
@@ -177,7 +172,7 @@ impl<R: BatchedRequest> Batch<R> {
         match self.enqueue(queue, request, now) {
             Ok(reply) => {
                 // The task sees the call to its end. This is for a task that is no longer polled.
-                let longest = self.0.response_timeout.saturating_mul(2);
+                let longest = self.0.client.response_timeout().saturating_mul(2);
                 SentRequest::Batched { reply: timeout(LONGEST_WAIT.saturating_add(longest), reply) }
             }
             Err(request) => {
@@ -213,7 +208,7 @@ impl<R: BatchedRequest> Batch<R> {
         let sending_for = queue.sending_since.map(|since| now.saturating_duration_since(since));
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
-        let is_gone = sending_for.is_none_or(|time| time > self.0.response_timeout);
+        let is_gone = sending_for.is_none_or(|time| time > self.0.client.response_timeout());
         if is_gone && !queue.has_lone && !queue.is_busy {
             queue.has_lone = true;
             return Err(request);
@@ -273,7 +268,6 @@ impl<R: BatchedRequest> Batch<R> {
 
     /// Sends a request alone that was refused among others.
     fn send_anew(&self, Waiting { request, caller, .. }: Waiting<R>) {
-        self.0.client.look_soon();
         if !R::OUTLIVES_CALLER && caller.is_closed() {
             return;
         }
@@ -449,11 +443,9 @@ impl<R: BatchedRequest> Shared<R> {
     ) -> Result<Vec<Result<R::Reply>>> {
         let (script, count) = (R::script(self.client.scripts()), requests.len());
         telemetry::script_shared(script.name(), count);
-        let (keys, are_spread) = (self.client.keys(), self.are_spread(count));
-        let key_count = requests.clone().map(R::key_count).sum();
-        let mut command = script.shared_command(key_count, are_spread, |pass| {
-            requests.clone().for_each(|request| request.each_key(keys, pass));
-        });
+        let mut names = Vec::with_capacity(2 * count);
+        requests.clone().for_each(|request| request.add_keys(self.client.keys(), &mut names));
+        let mut command = script.shared_command(&names, self.are_spread(count));
         R::add_arguments(requests.clone(), &mut command);
         let read = |replies: Replies<'_>| R::replies(requests, replies);
         self.client.run_many(script, command, read).await

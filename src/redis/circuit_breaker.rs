@@ -5,18 +5,15 @@
 mod tests;
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
-use tokio::time::{Instant, Sleep, sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Connection, Connector, Server, read_mark};
 use super::{Backoff, Health, Pace, reply};
@@ -84,10 +81,6 @@ impl CircuitBreaker {
         });
     }
 
-    pub(super) fn response_timeout(&self) -> Duration {
-        self.0.response_timeout
-    }
-
     /// Returns how many calls have had a reply.
     pub(super) fn replies(&self) -> u64 {
         self.0.replies()
@@ -98,21 +91,19 @@ impl CircuitBreaker {
         &self,
         request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let (connection, number, changed) = self.connection().await?;
+        let (connection, number) = self.connection().await?;
         let mut watch = Watch(Some(self));
-        let (mut request, mut changed) = (pin!(request(connection)), pin!(changed));
-        let mut silence = pin!(Silence::begin(&self.0));
+        let mut states = self.0.state.subscribe();
+        // Also if the connection is given up already.
+        let mut given_up = pin!(states.wait_for(|state| !state.is_ready(number)));
+        let (mut request, mut silence) = (pin!(request(connection)), pin!(self.0.silence()));
         let result = poll_fn(|cx| {
             if let Poll::Ready(result) = request.as_mut().poll(cx) {
                 return Poll::Ready(result);
             }
-            // The notification may be about this connection: see "Interleavings" below.
-            while changed.as_mut().poll(cx).is_ready() {
-                changed.set(self.0.changed.notified());
-                if !self.0.is_ready(number) {
-                    let message = "the connection was given up".to_owned();
-                    return Poll::Ready(Err(StoreError::Disconnected { message }));
-                }
+            if given_up.as_mut().poll(cx).is_ready() {
+                let message = "the connection was given up".to_owned();
+                return Poll::Ready(Err(StoreError::Disconnected { message }));
             }
             silence.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
         });
@@ -123,7 +114,7 @@ impl CircuitBreaker {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        matches!(&**self.0.state.load(), State::Ready { .. })
+        self.0.state.borrow().ready().is_some()
     }
 
     /// Waits for a connection as a call does.
@@ -131,33 +122,17 @@ impl CircuitBreaker {
         self.connection().await.map(|_| ())
     }
 
-    /// Returns the connection, its number, and a future that ends when the state changes.
-    async fn connection(&self) -> Result<(Connection, u64, Notified<'_>), StoreError> {
-        let mut deadline = pin!(sleep(self.0.response_timeout));
-        loop {
-            // Created before the state is read, so that no change between the two is missed.
-            let changed = self.0.changed.notified();
-            match &**self.0.state.load() {
-                State::Ready { connection, number, .. } => {
-                    return Ok((connection.clone(), *number, changed));
-                }
-                State::Connecting(attempt) if attempt.strong_count() > 0 => {}
-                State::Idle if Handle::try_current().is_ok() => {
-                    self.0.connect_if_idle();
-                    continue;
-                }
-                _ => {
-                    self.0.connect_if_idle();
-                    return Err(StoreError::Unavailable);
-                }
-            }
-            let mut changed = pin!(changed);
-            let wait = poll_fn(|cx| match changed.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(Ok(())),
-                Poll::Pending => deadline.as_mut().poll(cx).map(|()| Err(StoreError::Unavailable)),
-            });
-            wait.await?;
+    /// Returns the connection and its number. Waits for the first attempt to make one.
+    async fn connection(&self) -> Result<(Connection, u64), StoreError> {
+        if let Some(ready) = self.0.state.borrow().ready() {
+            return Ok(ready);
         }
+        self.0.connect_if_idle();
+        let mut states = self.0.state.subscribe();
+        let tried = states.wait_for(|state| !state.is_connecting());
+        let state = timeout(self.0.response_timeout, tried).await;
+        let ready = state.ok().and_then(Result::ok).and_then(|state| state.ready());
+        ready.ok_or(StoreError::Unavailable)
     }
 }
 
@@ -193,63 +168,13 @@ impl Drop for Probe {
     }
 }
 
-pin_project! {
-    /// Resolves when a connection has been silent for the response timeout.
-    ///
-    /// It looks a few times within that time whether a reply has arrived. A process that stands still,
-    /// because its machine is busy, looks once when it goes on, and reads what has arrived before the
-    /// next look. So it does not take its own delay for one of the server.
-    struct Silence<'a> {
-        shared: &'a Shared,
-        seen: u64,
-        looks: u32,
-        #[pin]
-        next: Sleep,
-    }
-}
-
-impl<'a> Silence<'a> {
-    const LOOKS: u32 = 5;
-
-    fn begin(shared: &'a Shared) -> Self {
-        let next = sleep(shared.response_timeout / Self::LOOKS);
-        Self { shared, seen: shared.replies(), looks: 0, next }
-    }
-}
-
-impl Future for Silence<'_> {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut this = self.project();
-        while this.next.as_mut().poll(cx).is_ready() {
-            let seen = std::mem::replace(this.seen, this.shared.replies());
-            *this.looks = if seen == *this.seen { *this.looks + 1 } else { 0 };
-            if *this.looks == Self::LOOKS {
-                return Poll::Ready(());
-            }
-            this.next.set(sleep(this.shared.response_timeout / Self::LOOKS));
-        }
-        Poll::Pending
-    }
-}
-
 // # Interleavings
 //
-// Calls read `state` without a lock. Each change holds `lock`, stores the new state and then
-// notifies `changed`.
-//
-// - A call reads the new connection before `set_ready` notifies. The notification then arrives
-//   while the call waits for its reply. So a notification only means that some change was made: the
-//   call compares the number of its connection and goes on waiting.
-//   Test: `call_survives_a_late_notification`.
-// - The state changes after a call has read it and before the call waits. The call creates its
-//   `Notified` before it reads, and a `Notified` receives every later `notify_waiters`.
 // - A connection breaks while many calls wait on it. Each failed call passes the number of its
 //   connection to `give_up`. The first one changes the state and starts the only task; the others
 //   find another state or number and change nothing. Calls that have not failed yet are notified
 //   and fail at once. Test: `call_ends_with_its_connection`.
-// - Two calls find that no task connects. `connect_if_idle` reads the state again under the lock,
+// - Two calls find that no task connects. `connect_if_idle` looks at the state again while it changes it,
 //   so that one of them starts the task. A state without a connection holds a weak reference to a
 //   token of its task. The task drops the token after it has stored `Ready`, so that there is no
 //   moment at which a second task could start.
@@ -263,10 +188,7 @@ impl Future for Silence<'_> {
 struct Shared {
     connector: Connector,
     response_timeout: Duration,
-    state: ArcSwap<State>,
-    /// Held while the state is changed.
-    lock: Mutex<()>,
-    changed: Notify,
+    state: watch::Sender<State>,
     /// How many calls have had a reply.
     replies: AtomicU64,
     /// Whether the loss of the connection was reported, and no other was made since.
@@ -299,6 +221,21 @@ enum State {
 type Attempt = Weak<()>;
 
 impl State {
+    fn ready(&self) -> Option<(Connection, u64)> {
+        match self {
+            Self::Ready { connection, number, .. } => Some((connection.clone(), *number)),
+            _ => None,
+        }
+    }
+
+    fn is_ready(&self, wanted: u64) -> bool {
+        matches!(self, Self::Ready { number, .. } if *number == wanted)
+    }
+
+    fn is_connecting(&self) -> bool {
+        matches!(self, Self::Connecting(attempt) if attempt.strong_count() > 0)
+    }
+
     fn is_idle(&self) -> bool {
         match self {
             Self::Idle => true,
@@ -313,9 +250,7 @@ impl Shared {
         Self {
             connector,
             response_timeout,
-            state: ArcSwap::from_pointee(State::Idle),
-            lock: Mutex::default(),
-            changed: Notify::new(),
+            state: watch::Sender::new(State::Idle),
             replies: AtomicU64::new(0),
             is_reported: AtomicBool::new(false),
             is_probing: AtomicBool::new(false),
@@ -326,19 +261,26 @@ impl Shared {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, ()> {
-        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn is_ready(&self, wanted: u64) -> bool {
-        matches!(&**self.state.load(), State::Ready { number, .. } if *number == wanted)
+    /// Ends when the connection has been silent for the response timeout.
+    ///
+    /// It looks a few times within that time whether a reply has arrived. A process that stands still,
+    /// because its machine is busy, looks once when it goes on, and reads what has arrived before the
+    /// next look. So it does not take its own delay for one of the server.
+    async fn silence(&self) {
+        const LOOKS: u32 = 5;
+        let (mut seen, mut looks) = (self.replies(), 0);
+        while looks < LOOKS {
+            sleep(self.response_timeout / LOOKS).await;
+            let before = std::mem::replace(&mut seen, self.replies());
+            looks = if seen == before { looks + 1 } else { 0 };
+        }
     }
 
     async fn connect(&self) -> Result<Connection, StoreError> {
-        let error = match self.connector.connect().await {
-            Ok(connection) => {
+        let error = match self.connector.connect(&self.mark).await {
+            Ok((connection, server)) => {
                 // Before the connection is used: whoever uses it knows of a loss.
-                self.see(Connector::server(&connection, &self.mark).await);
+                self.see(server);
                 return Ok(connection);
             }
             Err(error) => error.to_string(),
@@ -352,34 +294,36 @@ impl Shared {
 
     /// Starts the task that connects, if no task does and there is a runtime.
     fn connect_if_idle(self: &Arc<Self>) {
-        if self.state.load().is_idle()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let _lock = self.lock();
-            if self.state.load().is_idle() {
-                let token = Arc::new(());
-                let attempt = Arc::downgrade(&token);
-                // Of a server that was never tried nobody knows that it fails.
-                let next = match **self.state.load() {
-                    State::Idle => State::Connecting(attempt),
-                    _ => State::Failed(attempt),
-                };
-                self.state.store(Arc::new(next));
-                runtime.spawn(reconnect(Arc::downgrade(self), token));
-            }
+        let is_idle = self.state.borrow().is_idle();
+        let Ok(runtime) = Handle::try_current() else { return };
+        let token = Arc::new(());
+        let attempt = Arc::downgrade(&token);
+        let is_first = is_idle
+            && self.state.send_if_modified(|state| {
+                let is_idle = state.is_idle();
+                if is_idle {
+                    // Of a server that was never tried nobody knows that it fails.
+                    *state = match state {
+                        State::Idle => State::Connecting(attempt),
+                        _ => State::Failed(attempt),
+                    };
+                }
+                is_idle
+            });
+        if is_first {
+            runtime.spawn(reconnect(Arc::downgrade(self), token));
         }
     }
 
     fn set_ready(&self, connection: Connection) {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let lock = self.lock();
-        if !matches!(**self.state.load(), State::Idle) {
-            self.health.record_connection();
-        }
-        self.state.store(Arc::new(State::Ready { connection, number, since: Instant::now() }));
-        self.changed.notify_waiters();
-        drop(lock);
+        self.state.send_modify(|state| {
+            if !matches!(state, State::Idle) {
+                self.health.record_connection();
+            }
+            *state = State::Ready { connection, number, since: Instant::now() };
+        });
         if self.is_reported.swap(false, Ordering::Relaxed) {
             self.health.forget_lost_connection();
         }
@@ -434,23 +378,22 @@ impl Shared {
         least_age: Duration,
         error: &StoreError,
     ) {
-        let lock = self.lock();
-        match &**self.state.load() {
-            State::Ready { number, since, .. }
-                if *number == failed && since.elapsed() >= least_age => {}
-            _ => return,
-        }
-        self.health.record_failure();
         let token = Arc::new(());
-        let next = next(Arc::downgrade(&token));
-        let is_lost = matches!(next, State::Failed(_));
-        self.state.store(Arc::new(next));
-        self.changed.notify_waiters();
-        drop(lock);
-        if is_lost {
-            self.report_lost(error);
+        let is_given_up = self.state.send_if_modified(|state| {
+            let is_it = matches!(state, State::Ready { number, since, .. }
+                if *number == failed && since.elapsed() >= least_age);
+            if is_it {
+                self.health.record_failure();
+                *state = next(Arc::downgrade(&token));
+            }
+            is_it
+        });
+        if is_given_up {
+            if matches!(error, StoreError::Timeout) {
+                self.report_lost(error);
+            }
+            tokio::spawn(reconnect(Arc::downgrade(self), token));
         }
-        tokio::spawn(reconnect(Arc::downgrade(self), token));
     }
 
     /// Makes a connection. If that takes longer than a reply may, calls no longer wait for it.
@@ -467,11 +410,11 @@ impl Shared {
 
     fn set_failed(&self, error: &StoreError) {
         self.report_lost(error);
-        let _lock = self.lock();
-        if let State::Connecting(attempt) = &**self.state.load() {
-            self.state.store(Arc::new(State::Failed(attempt.clone())));
-            self.changed.notify_waiters();
-        }
+        self.state.send_if_modified(|state| {
+            let State::Connecting(attempt) = state else { return false };
+            *state = State::Failed(std::mem::take(attempt));
+            true
+        });
     }
 
     /// Reports once that there is no connection, also if there never was one.

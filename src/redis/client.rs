@@ -34,6 +34,7 @@ pub(crate) struct Client {
     backend: Backend,
     keys: Keys,
     scripts: &'static Scripts,
+    response_timeout: Duration,
     /// The places of the calls under way, of each node of a Cluster.
     calls: Arc<[Semaphore]>,
 }
@@ -46,9 +47,14 @@ pub(crate) enum Backend {
 }
 
 impl Client {
-    pub(crate) fn new(backend: Backend, keys: Keys, scripts: &'static Scripts) -> Self {
+    pub(crate) fn new(
+        backend: Backend,
+        keys: Keys,
+        scripts: &'static Scripts,
+        response_timeout: Duration,
+    ) -> Self {
         let nodes = if matches!(backend, Backend::One(_)) { 1 } else { MOST_NODES };
-        Self { backend, keys, scripts, calls: places(nodes) }
+        Self { backend, keys, scripts, response_timeout, calls: places(nodes) }
     }
 
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
@@ -87,13 +93,6 @@ impl Client {
         }
     }
 
-    /// Looks soon which node of a Cluster has which slot.
-    pub(super) fn look_soon(&self) {
-        if let Backend::Cluster(cluster) = &self.backend {
-            cluster.look_soon();
-        }
-    }
-
     /// Returns the number of the server that has a log, if a call to it may have logs of several keys.
     pub(super) fn number_of(&self, log: Option<&LogId>) -> Option<usize> {
         match (&self.backend, log) {
@@ -108,10 +107,7 @@ impl Client {
     }
 
     pub(super) fn response_timeout(&self) -> Duration {
-        match &self.backend {
-            Backend::One(breaker) => breaker.response_timeout(),
-            Backend::Cluster(cluster) => cluster.response_timeout(),
-        }
+        self.response_timeout
     }
 
     /// Returns how many calls have had a reply.
@@ -134,11 +130,6 @@ impl Client {
 
     pub(crate) fn scripts(&self) -> &'static Scripts {
         self.scripts
-    }
-
-    #[cfg(feature = "redis-commands")]
-    pub(crate) fn name(&self, key: &crate::key::Key, name: &str) -> Vec<u8> {
-        self.keys.name(key.as_bytes(), name)
     }
 
     /// Runs a script and waits for the reply.

@@ -157,7 +157,7 @@ impl Cluster {
     }
 
     /// Looks in the background who has which slot, unless the last look was less than a pause ago.
-    pub(super) fn look_soon(self: &Arc<Self>) {
+    fn look_soon(self: &Arc<Self>) {
         self.look(SHORT_PAUSE);
     }
 
@@ -194,10 +194,6 @@ impl Cluster {
     pub(super) fn number_of_server(&self, name: Option<&[u8]>) -> usize {
         let slots = self.slots.load();
         name.and_then(|name| slots.node_of(name)).map_or(0, |node| node.number)
-    }
-
-    pub(super) fn response_timeout(&self) -> Duration {
-        self.response_timeout
     }
 
     /// Returns how many calls have had a reply.

@@ -69,7 +69,7 @@ impl RedisCommands {
     /// ```
     #[must_use]
     pub fn key_name(&self, key: &Key, name: &str) -> Vec<u8> {
-        self.client.name(key, name)
+        self.client.keys().name(key.as_bytes(), name)
     }
 
     /// Sends one command.

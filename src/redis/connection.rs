@@ -9,7 +9,6 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisFuture,
     RedisResult, Value,
 };
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use uuid::Uuid;
 
@@ -100,7 +99,9 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(3);
 
 impl Connector {
-    pub(super) async fn connect(&self) -> RedisResult<Connection> {
+    /// Connects to a server that replies, and finds out what tells whether it still has the data that it had. Warns if
+    /// it may evict data.
+    pub(super) async fn connect(&self, mark: &str) -> RedisResult<(Connection, Server)> {
         let mut connection = match self {
             Self::One(client) => connect_to(client).await?,
             Self::Sentinel(sentinel, attempts) => {
@@ -109,25 +110,20 @@ impl Connector {
                 connect_to(&master).await?
             }
         };
-        within(STEP_TIMEOUT, async {
-            let loads = load_scripts(&connection);
-            redis::cmd("PING").exec_async(&mut connection).await?;
-            loads.join_all().await;
-            Ok(())
-        })
-        .await?;
-        Ok(connection)
-    }
-
-    /// Finds out what tells whether a server still has the data that it had. Warns if it may evict data.
-    pub(super) async fn server(connection: &Connection, mark: &str) -> Server {
-        let (mut one, mut other) = (connection.clone(), connection.clone());
-        // A task, so that both are under way at once.
-        let info = tokio::spawn(async move {
-            within(STEP_TIMEOUT, redis::cmd("INFO").query_async::<String>(&mut one)).await
-        });
-        let mark = within(STEP_TIMEOUT, read_mark(&mut other, mark)).await;
-        let info = info.await.ok().and_then(Result::ok).unwrap_or_default();
+        within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await?;
+        let mut commands = redis::pipe();
+        let scripts = Scripts::shipped();
+        for script in [&scripts.admit, &scripts.settle, &scripts.reconcile] {
+            // So that the first of many concurrent requests do not all find it missing.
+            commands.add_command(script.load()).ignore();
+        }
+        commands.cmd("INFO");
+        add_mark(&mut commands, mark);
+        // A user of few rights may not all of that. A call whose script is missing sends the script along.
+        let replies = commands.ignore_errors().query_async(&mut connection);
+        let (info, mark): (RedisResult<String>, RedisResult<String>) =
+            within(STEP_TIMEOUT, replies).await?;
+        let info = info.unwrap_or_default();
         let value = |name: &str| {
             let line = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned());
             info.lines().find_map(line)
@@ -139,7 +135,7 @@ impl Connector {
             telemetry::may_evict(&policy);
         }
         // A server that does not tell either counts as another one.
-        Server { run_id: value("run_id"), mark: mark.unwrap_or_default() }
+        Ok((connection, Server { run_id: value("run_id"), mark: mark.unwrap_or_default() }))
     }
 
     /// Returns the host and port of the server for messages, if it is known.
@@ -167,31 +163,19 @@ async fn connect_to(client: &Client) -> RedisResult<Connection> {
     Ok(Connection { inner: within(STEP_TIMEOUT, inner).await?, is_asking: false })
 }
 
-/// Loads the scripts that limit requests, so that the first of many concurrent requests do not all find
-/// them missing.
-///
-/// The tasks send all of them at once. Errors are ignored: a call whose script is missing sends the script
-/// along.
-fn load_scripts(connection: &Connection) -> JoinSet<()> {
-    let (mut loads, scripts) = (JoinSet::new(), Scripts::shipped());
-    for script in [&scripts.admit, &scripts.settle, &scripts.reconcile] {
-        let (load, mut connection) = (script.load(), connection.clone());
-        loads.spawn(async move {
-            let _ = load.exec_async(&mut connection).await;
-        });
-    }
-    loads
-}
-
 /// Returns the mark that is lost when the data is, and makes one if there is none.
 pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisResult<String> {
+    let mut commands = redis::pipe();
+    add_mark(&mut commands, name);
+    commands.query_async::<(String,)>(connection).await.map(|(mark,)| mark)
+}
+
+fn add_mark(commands: &mut Pipeline, name: &str) {
     /// In seconds. Each process renews it while it uses Redis.
     const KEPT_FOR: u64 = 86_400;
-    let mut commands = redis::pipe();
     let new = Uuid::new_v4().to_string();
     commands.cmd("SET").arg(name).arg(new).arg("NX").arg("EX").arg(KEPT_FOR).ignore();
     commands.cmd("GETEX").arg(name).arg("EX").arg(KEPT_FOR);
-    commands.query_async::<(String,)>(connection).await.map(|(mark,)| mark)
 }
 
 async fn within<T>(limit: Duration, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {

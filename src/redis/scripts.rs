@@ -123,24 +123,10 @@ impl Script {
     /// [may use them](https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags). So none is declared.
     /// With one, Redis could redirect the call to a node that is about to get its slot, and this node would also make
     /// logs that the other one still has.
-    pub(super) fn shared_command(
-        &self,
-        keys: usize,
-        are_spread: bool,
-        each_key: impl FnOnce(&mut dyn FnMut(Vec<u8>)),
-    ) -> Cmd {
-        let declared = if are_spread { 0 } else { keys };
-        let (mut command, mut added) = (self.start(keys, declared), 0);
-        each_key(&mut |name| {
-            if added == declared {
-                command.arg(keys - declared);
-            }
-            command.arg(name);
-            added += 1;
-        });
-        if added == declared {
-            command.arg(0);
-        }
+    pub(super) fn shared_command(&self, names: &[Vec<u8>], are_spread: bool) -> Cmd {
+        let declared = if are_spread { 0 } else { names.len() };
+        let mut command = self.start(names.len(), declared);
+        command.arg(&names[..declared]).arg(names.len() - declared).arg(&names[declared..]);
         command
     }
 

@@ -227,7 +227,7 @@ impl RedisStore {
 
     /// Sends a check. On a Cluster one call after the other, if its logs are in several slots.
     async fn call(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        if self.0.client.is_cluster() && in_turn::is_split(&check) {
+        if self.0.is_split(&check) {
             return self.clone().admit_in_turn(check).await;
         }
         self.check(check).await
@@ -291,7 +291,7 @@ impl RedisStore {
         cost: u32,
         was_here: bool,
     ) -> Result<bool, StoreError> {
-        let result = self.0.settle(check.clone(), cost).await;
+        let result = self.0.settle(&check, cost).await;
         self.0.denials.forget(&check.logs);
         match result {
             Err(error) => {
@@ -391,23 +391,9 @@ impl Inner {
         }
     }
 
-    async fn peek(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        if self.client.is_cluster() && in_turn::is_split(&check) {
-            return self.peek_in_turn(&check).await;
-        }
-        self.check_once(check, Mode::Peek).await
-    }
-
     async fn settle_in_redis(&self, check: Arc<Check>, cost: u32) -> Result<bool, StoreError> {
         let request = SettleRequest { check, cost };
         Ok(self.settlements.send(request, Instant::now()).await? > 0)
-    }
-
-    async fn settle(&self, check: Arc<Check>, cost: u32) -> Result<bool, StoreError> {
-        if self.client.is_cluster() && in_turn::is_split(&check) {
-            return self.settle_parts(&check, cost).await;
-        }
-        self.settle_in_redis(check, cost).await
     }
 
     fn journal_cancellation(&self, check: &Check) -> Result<(), StoreError> {
@@ -454,7 +440,7 @@ impl Store for RedisStore {
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
             let result = match this.make_good(&check).await {
-                Ok(_) => this.0.peek(check.clone()).await,
+                Ok(_) => this.0.peek(&check).await,
                 Err(error) => Err(error),
             };
             match result {
@@ -514,7 +500,7 @@ impl Store for RedisStore {
         }
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            if this.0.client.is_cluster() && in_turn::is_split(&check) {
+            if this.0.is_split(&check) {
                 return this.settle_in_turn(check, cost, was_here).await;
             }
             this.settle_or_note(check, cost, was_here).await

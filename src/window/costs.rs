@@ -108,7 +108,7 @@ mod tests {
         assert_eq!([1, 2, 3, 4, 5].map(|length| after(length, length)), [1, 2, 3, 5, 5]);
         assert_eq!(after(100, 24), 24, "less than a quarter is left");
         assert!(after(100, 40) >= 100);
-        assert!(after(28, 1) >= 28, "a small log keeps its memory");
+        assert_eq!(after(27, 1), 27, "a small log keeps its memory");
     }
 
     #[derive(Clone, Debug)]

@@ -4,38 +4,18 @@ use super::*;
 
 async fn breaker(server: &Redis, response_timeout: Duration) -> (CircuitBreaker, Connection) {
     let connector = Connector::One(Box::new(redis::Client::open(server.url()).unwrap()));
-    let connection = connector.connect().await.unwrap();
+    let (connection, _) = connector.connect("mark").await.unwrap();
     let breaker =
         CircuitBreaker::new(connector, response_timeout, Health::new(), "mark".to_owned());
     (breaker, connection)
-}
-
-/// Does the first half of [`Shared::set_ready`]: the new state is there, and no call is notified
-/// yet.
-fn store_ready(breaker: &CircuitBreaker, connection: Connection) {
-    let ready = State::Ready { connection, number: 0, since: Instant::now() };
-    breaker.0.state.store(Arc::new(ready));
-}
-
-#[tokio::test]
-async fn call_survives_a_late_notification() {
-    let server = Redis::start().await;
-    let (breaker, connection) = breaker(&server, Duration::from_secs(10)).await;
-    store_ready(&breaker, connection);
-    let call = breaker.call(async |_| {
-        sleep(Duration::from_millis(10)).await;
-        Ok(())
-    });
-    let (result, ()) = tokio::join!(call, async { breaker.0.changed.notify_waiters() });
-    let lost = !matches!(**breaker.0.state.load(), State::Ready { number: 0, .. });
-    assert!(result.is_ok() && !lost, "{result:?}, connection lost: {lost}");
 }
 
 #[tokio::test]
 async fn call_ends_with_its_connection() {
     let server = Redis::start().await;
     let (breaker, connection) = breaker(&server, Duration::from_secs(600)).await;
-    store_ready(&breaker, connection);
+    let ready = State::Ready { connection, number: 0, since: Instant::now() };
+    breaker.0.state.send_replace(ready);
     let call = breaker.call(async |_| std::future::pending::<Result<(), _>>().await);
     let give_up =
         async { breaker.0.give_up(0, State::Failed, Duration::ZERO, &StoreError::Timeout) };
@@ -50,7 +30,7 @@ async fn wait_for_a_connection_has_a_deadline() {
     let (breaker, _) = breaker(&server, Duration::from_millis(50)).await;
     // No task makes the connection, and no notification arrives.
     let token = Arc::new(());
-    breaker.0.state.store(Arc::new(State::Connecting(Arc::downgrade(&token))));
+    breaker.0.state.send_replace(State::Connecting(Arc::downgrade(&token)));
     let call = breaker.call(async |_| Ok(()));
     let result = timeout(Duration::from_secs(5), call).await.expect("the call ends in time");
     assert!(matches!(result, Err(StoreError::Unavailable)), "nothing was sent: {result:?}");

@@ -94,7 +94,7 @@ impl RedisStoreBuilder {
     /// After a denial, a log has no room before a certain instant. Until then, and for at most a second, the
     /// same request is denied from memory. The instant counts from before the check was sent, on the
     /// monotonic clock, so the memory never denies a place that time has freed. A key that is denied again
-    /// and again costs Redis about one check a second, however many requests it sends.
+    /// and again costs Redis only the checks of one round trip a second, in shared calls.
     ///
     /// The wait of such a denial is never too short, unless policies of different limits share the log and
     /// another one admits a request meanwhile. For a request under several policies the denial names the
@@ -182,7 +182,7 @@ impl RedisStoreBuilder {
         let backend = servers.open(self.response_timeout, &health, &keys);
         let backend =
             backend.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
-        let client = Client::new(backend, keys, scripts);
+        let client = Client::new(backend, keys, scripts, self.response_timeout);
         let max_age = if self.deny_cache { self.deny_cache_max_age } else { Duration::ZERO };
         let inner = Inner {
             checks: Batch::new(client.clone()),

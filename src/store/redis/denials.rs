@@ -4,7 +4,7 @@
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ahash::RandomState;
@@ -14,15 +14,12 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::policy::{Penalty, Policy};
-use crate::time::{micros, nanos};
+use crate::time::micros;
 use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, Strike};
 
 pub(super) const DEFAULT_CAPACITY: usize = 65_536;
 /// Short, because a place can become free by more than time, also in other processes.
 pub(super) const DEFAULT_MAX_AGE: Duration = Duration::from_secs(1);
-/// The part of its time after which a denial is renewed, so that the requests of a busy key do not
-/// all go to Redis when it expires.
-const RENEWED_AT: f64 = 0.75;
 /// Logs that share a generation only cost each other a denial.
 const GENERATIONS: usize = 1024;
 
@@ -32,8 +29,8 @@ const GENERATIONS: usize = 1024;
 ///   reset, a cancelled request or a lifted ban in another process frees a place too. Under a policy that counts
 ///   strikes it ends with the episode, so that it hides no strike. The time counts from before the check
 ///   was sent, so a denial never holds back a place that time has freed.
-/// - A key that is denied again and again costs Redis about one check a second, however many requests it
-///   sends: one of them renews the denial before it ends.
+/// - A key that is denied again and again costs Redis the checks of one round trip a second, in shared calls, however
+///   many requests it sends.
 /// - Of a request with several logs each full log is found by itself. The outcome has the others as not
 ///   read.
 /// - Only a new check of cost 1 in each log is answered: the wait of a higher cost changes when a request
@@ -49,9 +46,6 @@ const GENERATIONS: usize = 1024;
 ///   Test: `denial_overtaken_by_a_reset_is_not_cached`.
 /// - A check is sent after a reset has begun, and Redis denies before it resets. The generation is raised
 ///   again when the reset has ended.
-/// - Many requests find a denial that is due for renewal. One of them claims it and goes to Redis; the
-///   others are still denied. If that one fails, the denial ends as planned.
-///   Test: `busy_key_costs_one_check_at_a_time`.
 /// - The caller hangs up during a reset. Redis may free the place later than that. A denial then lasts
 ///   for up to a second, as if another process had freed the place.
 pub(super) struct Denials {
@@ -59,7 +53,6 @@ pub(super) struct Denials {
     cache: Cache<LogId, SmallVec<[Arc<Denial>; 1]>, UnitWeighter, RandomState>,
     hasher: RandomState,
     generations: Box<[AtomicU64]>,
-    epoch: Instant,
     max_age: Duration,
 }
 
@@ -68,21 +61,11 @@ struct Denial {
     generation: u64,
     timestamp: Option<Duration>,
     outcome: LogOutcome,
-    /// When the denial arrived, in nanoseconds after the epoch, as are the other instants.
-    received_ns: u64,
-    ends_ns: u64,
-    /// When one request goes to Redis to renew the denial, if Redis will deny for longer.
-    renew_ns: Option<u64>,
-    is_renewed: AtomicBool,
+    received: Instant,
+    ends: Instant,
 }
 
 impl Denial {
-    /// Returns whether the caller has to renew the denial. Returns `true` once.
-    fn claim_renewal(&self, now_ns: u64) -> bool {
-        self.renew_ns.is_some_and(|renew_ns| renew_ns <= now_ns)
-            && !self.is_renewed.swap(true, Ordering::Relaxed)
-    }
-
     /// Returns what Redis said, as it is after an age.
     fn outcome(&self, age: Duration) -> LogOutcome {
         let elapsed_us = micros(age);
@@ -103,13 +86,8 @@ impl Denials {
             cache: Cache::with(capacity, capacity as u64, weighter, hasher.clone(), lifecycle),
             hasher,
             generations: (0..GENERATIONS).map(|_| AtomicU64::new(0)).collect(),
-            epoch: Instant::now(),
             max_age,
         }
-    }
-
-    fn nanos_at(&self, instant: Instant) -> u64 {
-        nanos(instant.saturating_duration_since(self.epoch))
     }
 
     fn generation(&self, log: &LogId) -> &AtomicU64 {
@@ -121,27 +99,23 @@ impl Denials {
         logs.iter().map(|log| self.generation(log).load(Ordering::SeqCst)).collect()
     }
 
-    /// Returns the outcome of a check if a denial of one of its logs still holds, unless a denial has to
-    /// be renewed.
+    /// Returns the outcome of a check if a denial of one of its logs still holds.
     pub(super) fn find(&self, check: &Check, now: Instant) -> Option<Outcome> {
-        let now_ns = self.nanos_at(now);
         if check.repeated {
             return None;
         }
         // What is denied at another cost may fit at this one, or wait for longer.
         let denials: SmallVec<[_; 2]> = check
             .costs()
-            .map(|(log, cost)| if cost == 1 { self.denial_of(log, now_ns) } else { None })
+            .map(|(log, cost)| if cost == 1 { self.denial_of(log, now) } else { None })
             .collect();
-        if denials.iter().all(Option::is_none)
-            || denials.iter().flatten().any(|denial| denial.claim_renewal(now_ns))
-        {
+        if denials.iter().all(Option::is_none) {
             return None;
         }
         let mut timestamp = None;
         let outcomes = check.logs.iter().zip(denials).map(|(log, denial)| {
             let Some(denial) = denial else { return LogOutcome::unread(&log.policy) };
-            let age = Duration::from_nanos(now_ns.saturating_sub(denial.received_ns));
+            let age = now.saturating_duration_since(denial.received);
             timestamp = denial.timestamp.map(|it| it + age);
             denial.outcome(age)
         });
@@ -150,11 +124,11 @@ impl Denials {
         Some(outcome)
     }
 
-    fn denial_of(&self, log: &LogId, now_ns: u64) -> Option<Arc<Denial>> {
+    fn denial_of(&self, log: &LogId, now: Instant) -> Option<Arc<Denial>> {
         let denials = self.cache.get(log)?;
         let denial = denials.into_iter().find(|denial| denial.policy == log.policy)?;
         let generation = self.generation(log).load(Ordering::SeqCst);
-        (denial.ends_ns > now_ns && denial.generation == generation).then_some(denial)
+        (denial.ends > now && denial.generation == generation).then_some(denial)
     }
 
     /// Takes note of the outcome of a check by Redis, with the generations of its logs from before it was
@@ -166,7 +140,6 @@ impl Denials {
         sent: Instant,
         generations: &[u64],
     ) {
-        let sent_ns = self.nanos_at(sent);
         if outcome.admitted {
             check.logs.iter().for_each(|log| {
                 self.cache.remove(log);
@@ -176,7 +149,7 @@ impl Denials {
         if check.repeated {
             return;
         }
-        let received_ns = self.nanos_at(Instant::now());
+        let received = Instant::now();
         for (((log, cost), log_outcome), generation) in
             check.costs().zip(outcome.logs()).zip(generations)
         {
@@ -193,25 +166,21 @@ impl Denials {
             if strikes.is_some() && !log_outcome.ban().is_banned() {
                 ends_us = ends_us.min(log_outcome.ban().episode_us);
             }
-            if ends_us == 0 {
-                continue;
-            }
-            let after = |us: u64| sent_ns.saturating_add(us.saturating_mul(1_000));
+            let ends = sent.checked_add(Duration::from_micros(ends_us));
+            let Some(ends) = ends.filter(|ends| *ends > sent) else { continue };
             let denial = Denial {
                 policy: log.policy.clone(),
                 generation: *generation,
                 timestamp: outcome.timestamp,
                 outcome: log_outcome.clone(),
-                received_ns,
-                ends_ns: after(ends_us),
-                renew_ns: (ends_us < wait_us).then(|| after((ends_us as f64 * RENEWED_AT) as u64)),
-                is_renewed: AtomicBool::new(false),
+                received,
+                ends,
             };
             let mut denials = self.cache.get(log).unwrap_or_default();
             denials.retain(|other| {
                 other.policy != denial.policy
                     && other.generation == denial.generation
-                    && other.ends_ns > received_ns
+                    && other.ends > received
             });
             denials.push(Arc::new(denial));
             self.cache.insert(log.clone(), denials);

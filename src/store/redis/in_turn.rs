@@ -11,7 +11,7 @@ use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, LogId, LogOutcome, Outcome};
 
-/// The part of a check whose logs share a slot, because they have one key.
+/// The part of a check whose logs are on one server: on a Cluster those that share a slot, because they have one key.
 struct Part {
     check: Arc<Check>,
     indices: SmallVec<[usize; 2]>,
@@ -80,11 +80,6 @@ fn task_has_ended(error: JoinError) -> StoreError {
     StoreError::Uncertain { source: Box::new(source) }
 }
 
-/// Returns whether a check has logs in several slots.
-pub(super) fn is_split(check: &Check) -> bool {
-    check.logs.iter().any(|log| log.key != check.logs[0].key)
-}
-
 // If a later key denies, the request is cancelled in the logs of the earlier keys, so that it does not
 // stay in only some of its logs. Until then the earlier logs hold a request that will not pass.
 //
@@ -132,8 +127,8 @@ impl RedisStore {
         task.await.map_err(task_has_ended)?
     }
 
-    async fn admit_parts(&self, check: &Check) -> Result<Outcome, StoreError> {
-        let (inner, parts) = (&*self.0, split(check));
+    async fn admit_parts(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
+        let (inner, parts) = (&*self.0, self.0.parts(check));
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         let mut denied = false;
         for part in &parts {
@@ -179,6 +174,19 @@ impl RedisStore {
 }
 
 impl Inner {
+    /// Returns whether the logs of a check are in several slots of a Cluster.
+    pub(super) fn is_split(&self, check: &Check) -> bool {
+        self.client.is_cluster() && check.logs.iter().any(|log| log.key != check.logs[0].key)
+    }
+
+    fn parts(&self, check: &Arc<Check>) -> SmallVec<[Part; 2]> {
+        if self.is_split(check) {
+            return split(check);
+        }
+        let indices = (0..check.logs.len()).collect();
+        SmallVec::from_iter([Part { check: check.clone(), indices }])
+    }
+
     /// Cancels a request in some of its parts. Returns whether Redis has done so.
     async fn cancel_parts(&self, parts: impl Iterator<Item = &Part>) -> bool {
         let mut is_done = true;
@@ -188,8 +196,8 @@ impl Inner {
         is_done
     }
 
-    pub(super) async fn peek_in_turn(&self, check: &Check) -> Result<Outcome, StoreError> {
-        let parts = split(check);
+    pub(super) async fn peek(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
+        let parts = self.parts(check);
         let mut outcomes = Vec::with_capacity(parts.len());
         for part in &parts {
             let mut outcome = self.check_once(part.check.clone(), Mode::Peek).await?;
@@ -202,9 +210,9 @@ impl Inner {
         Ok(outcome)
     }
 
-    pub(super) async fn settle_parts(&self, check: &Check, cost: u32) -> Result<bool, StoreError> {
+    pub(super) async fn settle(&self, check: &Arc<Check>, cost: u32) -> Result<bool, StoreError> {
         let mut was_there = false;
-        for part in &split(check) {
+        for part in &self.parts(check) {
             was_there |= self.settle_in_redis(part.check.clone(), cost).await?;
         }
         Ok(was_there)

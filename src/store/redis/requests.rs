@@ -175,15 +175,10 @@ impl BatchedRequest for CheckRequest {
         self.check.logs.first()
     }
 
-    fn key_count(&self) -> usize {
-        self.check.logs.len() + 2 * self.penalties().count()
-    }
-
-    fn each_key(&self, keys: &Keys, pass: &mut dyn FnMut(Vec<u8>)) {
-        self.check.logs.iter().for_each(|log| pass(keys.log(log)));
+    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>) {
+        names.extend(self.check.logs.iter().map(|log| keys.log(log)));
         for (log, _) in self.penalties() {
-            pass(keys.ban_record(log));
-            pass(keys.strikes(log));
+            names.extend([keys.ban_record(log), keys.strikes(log)]);
         }
     }
 
@@ -247,12 +242,8 @@ impl BatchedRequest for SettleRequest {
         self.logs().next().map(|(log, ..)| log)
     }
 
-    fn key_count(&self) -> usize {
-        self.logs().count()
-    }
-
-    fn each_key(&self, keys: &Keys, pass: &mut dyn FnMut(Vec<u8>)) {
-        self.logs().for_each(|(log, ..)| pass(keys.log(log)));
+    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>) {
+        names.extend(self.logs().map(|(log, ..)| keys.log(log)));
     }
 
     fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd) {
@@ -317,13 +308,8 @@ impl BatchedRequest for ReconcileRequest {
         Some(&self.log)
     }
 
-    fn key_count(&self) -> usize {
-        2
-    }
-
-    fn each_key(&self, keys: &Keys, pass: &mut dyn FnMut(Vec<u8>)) {
-        pass(keys.log(&self.log));
-        pass(keys.reset_mark(&self.log));
+    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>) {
+        names.extend([keys.log(&self.log), keys.reset_mark(&self.log)]);
     }
 
     fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd) {
