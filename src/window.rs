@@ -30,8 +30,6 @@ pub use self::decision::{Admitted, Decision, Denied, Usage};
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::explanation::MAX_LISTED;
 pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
-#[cfg(feature = "redis")]
-pub(crate) use self::log::QuotaReading;
 #[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::log::{Entry, Log};
 pub use self::log_id::{LogCost, LogId};

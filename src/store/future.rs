@@ -1,7 +1,6 @@
 //! [`StoreFuture`]: the future of a store's result.
 
 use std::future::Future;
-use std::mem;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -14,10 +13,12 @@ use crate::error::StoreError;
 pub struct StoreFuture<T>(State<T>);
 
 enum State<T> {
-    Ready(Result<T, StoreError>),
+    /// `None` once it was returned.
+    Ready(Option<Result<T, StoreError>>),
     Pending(Later<T>),
-    Taken,
 }
+
+const POLLED_TWICE: &str = "polled after completion";
 
 /// The future of a result that is not ready at once. It is small, unlike a result.
 pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
@@ -25,20 +26,14 @@ pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + 
 impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
     pub fn ready(result: Result<T, StoreError>) -> Self {
-        Self(State::Ready(result))
-    }
-
-    /// Takes what is left of the future.
-    pub(crate) fn take(&mut self) -> Self {
-        Self(mem::replace(&mut self.0, State::Taken))
+        Self(State::Ready(Some(result)))
     }
 
     /// Returns the result if it is ready, else its future.
     pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Later<T>> {
         match self.0 {
-            State::Ready(result) => Ok(result),
+            State::Ready(result) => Ok(result.expect(POLLED_TWICE)),
             State::Pending(later) => Err(later),
-            State::Taken => Ok(polled_after_completion()),
         }
     }
 
@@ -57,16 +52,9 @@ impl<T> Future for StoreFuture<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             State::Pending(future) => future.as_mut().poll(cx),
-            state => match mem::replace(state, State::Taken) {
-                State::Ready(result) => Poll::Ready(result),
-                _ => Poll::Ready(polled_after_completion()),
-            },
+            State::Ready(result) => Poll::Ready(result.take().expect(POLLED_TWICE)),
         }
     }
-}
-
-fn polled_after_completion<T>() -> Result<T, StoreError> {
-    Err(StoreError::Protocol { message: "polled after completion".to_owned() })
 }
 
 impl<T> std::fmt::Debug for StoreFuture<T> {
@@ -74,7 +62,6 @@ impl<T> std::fmt::Debug for StoreFuture<T> {
         f.write_str(match self.0 {
             State::Ready(_) => "StoreFuture(ready)",
             State::Pending(_) => "StoreFuture(pending)",
-            State::Taken => "StoreFuture(taken)",
         })
     }
 }

@@ -2,7 +2,6 @@
 
 mod bans;
 mod decide;
-mod explain;
 #[cfg(feature = "redis")]
 mod local;
 mod room;
@@ -20,10 +19,9 @@ use tokio::time::Instant;
 use self::shard::{Locked, Shard};
 use super::slots::{SHARDS, shard_of};
 use super::{Ban, BanCursor, BanPage, Store, StoreFuture};
-use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::telemetry::{Fill, MEMORY};
-use crate::window::{Check, Explanation, LogId, Outcome};
+use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many expired logs, and how many expired ban records, an admission drops at most in each of its shards.
@@ -194,23 +192,26 @@ impl Inner {
 }
 
 impl MemoryStore {
-    /// Returns what a check decides, and records it if `record` is set. Reports nothing, so that the
-    /// caller may hold a lock.
-    pub(in crate::store) fn decide(
-        &self,
-        check: &Check,
-        record: bool,
-    ) -> Result<Outcome, StoreError> {
-        self.0.decide(check, record)
-    }
-
     /// Reports what the last decisions have changed. Must not be called under a lock.
     pub(in crate::store) fn report(&self) {
         self.0.report();
     }
 
     pub(in crate::store) fn explain_here(&self, check: &Check) -> Vec<Explanation> {
-        check.costs().map(|(log, cost)| self.0.explain(log, cost)).collect()
+        let explain = |(log, cost): (&LogId, u32)| {
+            let (hash, shard) = self.0.lock_one(log);
+            let now_us = self.0.now_us();
+            let entries =
+                shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
+            let quotas = entries.read(log, now_us, cost);
+            let explanation = Explanation::of(log, cost, now_us, quotas);
+            let Some(penalty) = log.policy.get_penalty() else { return explanation };
+            explanation.with_ban(match shard.ban(hash, log, now_us) {
+                Some(record) => record.explain(now_us, penalty),
+                None => BanRecord::default().explain(0, penalty),
+            })
+        };
+        check.costs().map(explain).collect()
     }
 
     pub(in crate::store) fn settle_here(&self, check: &Check, cost: u32) -> bool {

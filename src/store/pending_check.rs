@@ -24,8 +24,7 @@ use crate::window::{Check, LogId, Outcome};
 pub(crate) struct PendingCheck {
     store: Arc<dyn Store>,
     /// Taken when the outcome is there.
-    check: Option<Check>,
-    outcome: StoreFuture<Outcome>,
+    pending: Option<(Check, StoreFuture<Outcome>)>,
     /// Whether the store may have been asked. Before the first poll a later outcome has sent nothing.
     was_polled: bool,
     is_cancellable: bool,
@@ -35,13 +34,8 @@ impl PendingCheck {
     /// Gives a check to the store, which may decide at once.
     pub(crate) fn send(store: &Arc<dyn Store>, check: Check, is_cancellable: bool) -> Self {
         let outcome = store.admit(&check);
-        Self {
-            store: store.clone(),
-            check: Some(check),
-            outcome,
-            was_polled: false,
-            is_cancellable,
-        }
+        let pending = Some((check, outcome));
+        Self { store: store.clone(), pending, was_polled: false, is_cancellable }
     }
 
     /// Returns the check and its outcome.
@@ -50,15 +44,17 @@ impl PendingCheck {
         cx: &mut Context<'_>,
     ) -> Poll<(Check, Result<Outcome, StoreError>)> {
         self.was_polled = true;
-        let outcome = ready!(Pin::new(&mut self.outcome).poll(cx));
-        Poll::Ready((self.check.take().expect("polled after completion"), outcome))
+        let pending = self.pending.as_mut().expect("polled after completion");
+        let outcome = ready!(Pin::new(&mut pending.1).poll(cx));
+        let check = self.pending.take().map(|(check, _)| check);
+        Poll::Ready((check.expect("it was there"), outcome))
     }
 }
 
 impl Drop for PendingCheck {
     fn drop(&mut self) {
-        let Some(check) = self.check.take() else { return };
-        let later = match self.outcome.take().into_ready() {
+        let Some((check, outcome)) = self.pending.take() else { return };
+        let later = match outcome.into_ready() {
             Ok(outcome) => {
                 if may_have_counted(&outcome) {
                     SettleHandle::new(&self.store, check).settle(0);

@@ -1,6 +1,5 @@
 //! [`BanExplanation`]: what the ban record of a key says.
 
-use std::fmt::{Display, Formatter, Result};
 use std::time::Duration;
 
 #[cfg(feature = "serde")]
@@ -33,25 +32,4 @@ pub struct BanExplanation {
         serde(rename = "next_ban_us", serialize_with = "some_as_micros")
     )]
     pub next_ban: Option<Duration>,
-}
-
-impl Display for BanExplanation {
-    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        match self.remaining.is_zero() {
-            true => f.write_str("not banned")?,
-            // The reason is the caller's text, and may have any characters.
-            false => write!(f, "banned for {:.3?}, reason {:?}", self.remaining, self.reason)?,
-        }
-        if let Some(limit) = self.limit {
-            write!(f, "; strikes {} of {limit}", self.strikes.len())?;
-        }
-        if let Some(last) = self.strikes.last() {
-            write!(f, ", the last {last:.3?} ago")?;
-        }
-        if !self.episode.is_zero() {
-            write!(f, ", the next in {:.3?} at the earliest", self.episode)?;
-        }
-        write!(f, "; level {}", self.level)?;
-        self.next_ban.iter().try_for_each(|length| write!(f, ", next ban {length:.3?}"))
-    }
 }

@@ -23,8 +23,8 @@ pub(crate) struct BanRecord {
     pub(crate) last_seen_us: u64,
     /// The other store's timestamp when this process last saw the ban there.
     pub(crate) store_timestamp_us: Option<u64>,
-    /// When the last episode began, and how long it lasts.
-    last_episode: Option<(u64, u64)>,
+    /// When the last episode ends.
+    episode_until_us: u64,
     /// The time and the request of each strike, oldest first.
     strikes: Vec<(u64, Uuid)>,
 }
@@ -51,9 +51,8 @@ impl BanRecord {
         episode_until_us: u64,
         strikes_us: impl IntoIterator<Item = (u64, Uuid)>,
     ) -> Self {
-        let last_episode = Some((0, episode_until_us));
         let strikes = strikes_us.into_iter().collect();
-        Self { until_us, level, reason, last_episode, strikes, ..Self::default() }
+        Self { until_us, level, reason, episode_until_us, strikes, ..Self::default() }
     }
 
     /// Returns what the record says at an instant.
@@ -84,8 +83,7 @@ impl BanRecord {
 
     /// Returns for how long further denials are no strikes.
     pub(crate) fn episode_us(&self, now_us: u64) -> u64 {
-        let end_us = self.last_episode.map_or(0, |(began_us, length_us)| began_us + length_us);
-        end_us.saturating_sub(now_us)
+        self.episode_until_us.saturating_sub(now_us)
     }
 
     /// Records a denial. `window_us` is the longest window among the full quotas.
@@ -103,7 +101,7 @@ impl BanRecord {
         if self.episode_us(now_us) > 0 {
             return Strike::None;
         }
-        self.last_episode = Some((now_us, window_us));
+        self.episode_until_us = now_us + window_us;
         let within_us = strikes.window_us();
         // A repeated check replaces its earlier strike. Another penalty may count strikes for longer.
         self.strikes.retain(|(_, other)| *other != id);
@@ -158,8 +156,7 @@ impl BanRecord {
         let levels_us = self.until_us + self.level * penalty.decay_us();
         let within_us = penalty.strikes().map_or(0, |strikes| strikes.window_us());
         let strikes_us = self.strikes.last().map_or(0, |(at_us, _)| at_us + within_us);
-        let episode_us = self.last_episode.map_or(0, |(began_us, length_us)| began_us + length_us);
-        levels_us.max(strikes_us).max(episode_us)
+        levels_us.max(strikes_us).max(self.episode_until_us)
     }
 }
 

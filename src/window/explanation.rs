@@ -1,14 +1,11 @@
 //! [`Explanation`]: what a log holds, and what that decides about the next request.
 
-mod text;
-
-use std::borrow::Cow;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::ban_explanation::BanExplanation;
-use super::log::{Entry, Log, QuotaReading};
+use super::log::{Entry, Log};
 use super::log_id::LogId;
 use super::outcome::DecidedBy;
 #[cfg(feature = "serde")]
@@ -22,9 +19,8 @@ pub(crate) const MAX_LISTED: usize = 2_048;
 /// The log of a key as it is, and what it decides about the next request, from
 /// [`Limiter::explain`](crate::Limiter::explain).
 ///
-/// [`Display`](std::fmt::Display) writes it for a person. With the feature `serde` it has `Serialize`:
-/// lengths of time and timestamps are whole microseconds, in fields whose names end in `_us`. The key is
-/// in neither.
+/// With the feature `serde` it has `Serialize`: lengths of time and timestamps are whole microseconds, in fields whose
+/// names end in `_us`. The key is not in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -40,8 +36,6 @@ pub struct Explanation {
     pub retry_after: Duration,
     /// What would decide about the request, and was therefore read.
     pub decided_by: DecidedBy,
-    /// The kind of store that was read, such as `redis` or `memory`.
-    pub store: Cow<'static, str>,
     /// When the log was read, on the store's clock, see
     /// [`Admitted::timestamp`](crate::Admitted::timestamp).
     #[cfg_attr(feature = "serde", serde(rename = "timestamp_us", serialize_with = "as_micros"))]
@@ -113,29 +107,19 @@ impl Explanation {
             let at_us = now_us.saturating_sub(micros(age));
             entries.add(Entry { at_us, id }, log.kept_cost(cost));
         }
-        Self::of(log, cost, now_us, |quota| entries.read(log, now_us, quota, cost, MAX_LISTED))
+        Self::of(log, cost, now_us, entries.read(log, now_us, cost))
     }
 
     /// Creates the explanation of a log from what each quota finds in it.
-    pub(crate) fn of(
-        log: &LogId,
-        cost: u32,
-        now_us: u64,
-        mut read: impl FnMut(Quota) -> QuotaReading,
-    ) -> Self {
-        let mut explain = |quota: &Quota| {
-            let reading = read(*quota);
-            QuotaExplanation::of(&reading, now_us, *quota, cost)
-        };
+    pub(crate) fn of(log: &LogId, cost: u32, now_us: u64, quotas: Vec<QuotaExplanation>) -> Self {
         let mut explanation = Self {
             policy: log.policy.name().to_owned(),
             cost,
             admitted: true,
             retry_after: Duration::ZERO,
             decided_by: DecidedBy::Store,
-            store: "custom".into(),
             timestamp: Duration::from_micros(now_us),
-            quotas: log.policy.quotas().iter().map(&mut explain).collect(),
+            quotas,
             ban: None,
         };
         explanation.conclude();
@@ -144,7 +128,7 @@ impl Explanation {
 
     /// Creates the explanation of a request that the failure policy admits without a log.
     pub(crate) fn not_counted(log: &LogId, cost: u32) -> Self {
-        let explanation = Self::new(log, cost, Duration::ZERO, []).with_store("none");
+        let explanation = Self::new(log, cost, Duration::ZERO, []);
         Self { decided_by: DecidedBy::FailurePolicy, ..explanation }
     }
 
@@ -159,15 +143,6 @@ impl Explanation {
         self
     }
 
-    /// Sets the kind of store that was read. Defaults to `custom`.
-    ///
-    /// For authors of a [`Store`](crate::store::Store).
-    #[must_use]
-    pub fn with_store(mut self, store: impl Into<Cow<'static, str>>) -> Self {
-        self.store = store.into();
-        self
-    }
-
     fn conclude(&mut self) {
         let waits = self.quotas.iter().map(|quota| quota.wait);
         let banned_for = self.ban.as_ref().map_or(Duration::ZERO, |ban| ban.remaining);
@@ -177,31 +152,39 @@ impl Explanation {
 }
 
 impl QuotaExplanation {
-    fn of(reading: &QuotaReading, now_us: u64, quota: Quota, cost: u32) -> Self {
+    /// Creates it from how much is taken in the window, the newest entry that has to leave before the request fits, which may
+    /// have left already, and the oldest entries in the window, each with its cost.
+    pub(crate) fn new(
+        (now_us, quota, cost): (u64, Quota, u32),
+        taken: u64,
+        must_leave: Option<Entry>,
+        oldest: impl Iterator<Item = (Entry, u32)>,
+    ) -> Self {
         let leaves_in_us = |at_us: u64| (at_us + quota.window_us()).saturating_sub(now_us);
-        let must_leave = reading.must_leave.filter(|entry| leaves_in_us(entry.at_us) > 0);
+        let must_leave = must_leave.filter(|entry| leaves_in_us(entry.at_us) > 0);
         let wait_us = match must_leave {
             _ if cost > quota.limit() => quota.window_us(),
             Some(entry) => leaves_in_us(entry.at_us),
             None => 0,
         };
-        let logged = |(entry, cost): &(Entry, u32)| LoggedAdmission {
+        let logged = |(entry, cost): (Entry, u32)| LoggedAdmission {
             id: entry.id,
-            cost: *cost,
+            cost,
             timestamp: Duration::from_micros(entry.at_us),
             age: Duration::from_micros(now_us.saturating_sub(entry.at_us)),
             leaves_in: Duration::from_micros(leaves_in_us(entry.at_us)),
         };
-        let admissions: Vec<LoggedAdmission> = reading.oldest.iter().map(logged).collect();
+        let admissions: Vec<LoggedAdmission> = oldest.map(logged).collect();
         let listed = admissions.iter().map(|it| it.cost).fold(0, u32::saturating_add);
+        let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         Self {
             quota,
-            taken: reading.taken,
-            free: quota.limit().saturating_sub(reading.taken),
+            taken,
+            free: quota.limit().saturating_sub(taken),
             wait: Duration::from_micros(wait_us),
             waits_for: must_leave.map(|entry| entry.id),
             admissions,
-            not_listed: reading.taken.saturating_sub(listed),
+            not_listed: taken.saturating_sub(listed),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use uuid::Uuid;
 
 use super::costs::{Cost, Costs, make_room, remove_first};
+use super::explanation::{MAX_LISTED, QuotaExplanation};
 use super::log_id::LogId;
 use super::outcome::LogOutcome;
 use super::state::QuotaState;
@@ -15,17 +16,6 @@ use crate::quota::Quota;
 pub(crate) struct Entry {
     pub(crate) at_us: u64,
     pub(crate) id: Uuid,
-}
-
-/// What a log holds of the window of one quota.
-#[derive(Clone, Debug)]
-pub(crate) struct QuotaReading {
-    /// How many entries are in the window.
-    pub(crate) taken: u32,
-    /// The newest entry that has to leave before the request fits. It may have left already.
-    pub(crate) must_leave: Option<Entry>,
-    /// The oldest entries in the window.
-    pub(crate) oldest: Vec<(Entry, u32)>,
 }
 
 /// The admissions of one key under one policy, oldest first.
@@ -112,27 +102,21 @@ impl Log {
         }))
     }
 
-    /// Returns what the log holds of the window of `quota`, for a new request of cost `cost`, with at most
-    /// `most` of its entries.
-    pub(crate) fn read(
-        &self,
-        log: &LogId,
-        now_us: u64,
-        quota: Quota,
-        cost: u32,
-        most: usize,
-    ) -> QuotaReading {
-        let cost = cost_beside(self.held_us(log, Uuid::nil(), now_us), now_us, quota, cost);
-        let expired = self.expired(now_us, quota.window_us());
-        QuotaReading {
-            taken: u32::try_from(self.used_from(expired)).unwrap_or(u32::MAX),
-            must_leave: self.must_leave(quota, cost).flatten().map(|index| self.entries[index]),
-            oldest: self
-                .live_costs(now_us, quota.window_us())
-                .take(most)
-                .map(|(entry, cost)| (entry, cost.now))
-                .collect(),
-        }
+    /// Explains each quota of the log's policy, for a new request of cost `cost`.
+    pub(crate) fn read(&self, log: &LogId, now_us: u64, cost: u32) -> Vec<QuotaExplanation> {
+        let held_us = self.held_us(log, Uuid::nil(), now_us);
+        let read = |quota: &Quota| {
+            let cost_here = cost_beside(held_us, now_us, *quota, cost);
+            let must_leave = self.must_leave(*quota, cost_here).flatten();
+            let live = self.live_costs(now_us, quota.window_us());
+            QuotaExplanation::new(
+                (now_us, *quota, cost),
+                self.used_from(self.expired(now_us, quota.window_us())),
+                must_leave.map(|index| self.entries[index]),
+                live.take(MAX_LISTED).map(|(entry, cost)| (entry, cost.now)),
+            )
+        };
+        log.policy.quotas().iter().map(read).collect()
     }
 
     /// Adds an entry. It takes one place, or as many as `cost` under a budget.

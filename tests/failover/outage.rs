@@ -271,13 +271,12 @@ async fn outage_is_explained() {
     redis.kill();
     let during = admit_cost(&ours, 1).await;
     let explained = ours.explain("alice").await.unwrap();
-    assert_eq!((explained.decided_by, &*explained.store), (DecidedBy::LocalLog, "memory"));
+    assert_eq!(explained.decided_by, DecidedBy::LocalLog);
     let ids: Vec<_> = explained.quotas[0].admissions.iter().map(|it| it.id).collect();
     assert_eq!(ids, [before.id(), during.id()]);
-    assert!(explained.to_string().contains("the log in this process"), "{explained}");
 
     let explained = open.explain("alice").await.unwrap();
-    assert!(explained.admitted, "{explained}");
+    assert!(explained.admitted, "{explained:?}");
     assert_eq!(explained.decided_by, DecidedBy::FailurePolicy);
     let error = closed.explain("alice").await.unwrap_err();
     assert!(!matches!(error, StoreError::CostAboveLimit { .. }), "{error}");

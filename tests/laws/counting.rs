@@ -98,7 +98,7 @@ pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {
     assert!(error.to_string().contains("Limiter::check_value"), "{error}");
     assert_eq!(limiter.peek("address").await.unwrap().remaining(), 1, "for a new value");
     let explained = limiter.explain("address").await.unwrap();
-    assert!(explained.admitted && explained.quotas[0].free == 1, "{explained}");
+    assert!(explained.admitted && explained.quotas[0].free == 1, "{explained:?}");
 }
 
 pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store) {

@@ -33,7 +33,7 @@ async fn explanation_lists_each_admission_and_what_a_denial_waits_for(store: imp
     let second = admit_cost(&limiter, 1).await;
 
     let explained = explain(&limiter).await;
-    assert!(!explained.admitted, "{explained}");
+    assert!(!explained.admitted, "{explained:?}");
     assert_eq!((explained.policy.as_str(), explained.cost), ("user", 1));
     assert_eq!(explained.decided_by, DecidedBy::Store);
     let [short, long] = &explained.quotas[..] else { panic!("{explained:?}") };
@@ -81,12 +81,9 @@ async fn ban_record_is_explained(store: impl Store + Clone) {
     let explained = explain(&limiter).await;
     let ban = explained.ban.clone().unwrap();
     assert_eq!(ban.reason, "sells \"accounts\"");
-    assert!(!explained.admitted && explained.retry_after == ban.remaining, "{explained}");
-    assert!(ban.remaining > Duration::from_secs(590), "{explained}");
+    assert!(!explained.admitted && explained.retry_after == ban.remaining, "{explained:?}");
+    assert!(ban.remaining > Duration::from_secs(590), "{explained:?}");
     assert_eq!(ban.strikes.len(), 1, "an explanation is no strike");
-    let text = explained.to_string();
-    assert!(text.contains("banned for 9") || text.contains("banned for 599."), "{text}");
-    assert!(text.contains(r#"reason "sells \"accounts\"""#), "{text}");
 }
 
 async fn long_list_is_cut(store: impl Store) {
@@ -126,34 +123,13 @@ async fn explanation_writes_nothing() {
     redis.run::<i64>(&["PEXPIRE", LOG, "600000"]).await;
     let dump = async || redis.run::<Vec<u8>>(&["DUMP", LOG]).await;
     let before = dump().await;
-    assert_eq!(explain(&on_redis).await.store, "redis");
+    explain(&on_redis).await;
     assert_eq!(dump().await, before);
     assert!(redis.run::<i64>(&["PTTL", LOG]).await <= 600_000, "no TTL is renewed");
 
     let store = tower_sliding_window::MemoryStore::new();
-    assert_eq!(explain(&limiter("1/1h", store.clone())).await.store, "memory");
+    explain(&limiter("1/1h", store.clone())).await;
     assert!(store.is_empty(), "no log is made");
-}
-
-#[tokio::test(start_paused = true)]
-async fn text_is_readable_on_call() {
-    let limiter = limiter("2/60s,9/10m", tower_sliding_window::MemoryStore::new());
-    let ids = [admit_cost(&limiter, 1).await.id(), {
-        tokio::time::advance(Duration::from_millis(12_345)).await;
-        admit_cost(&limiter, 1).await.id()
-    }];
-    let [first, second] = ids.map(|id| id.simple().to_string()[24..].to_owned());
-    assert_ne!(first, second);
-    let expected = format!(
-        "policy user, cost 1: denied, retry after 47.655s (decided by: memory)
-  2/60s: 2 taken, 0 free, waits 47.655s for {first}
-    {first} 12.345s ago, leaves in 47.655s
-    {second} 0.000ns ago, leaves in 60.000s
-  9/600s: 2 taken, 7 free
-    {first} 12.345s ago, leaves in 587.655s
-    {second} 0.000ns ago, leaves in 600.000s"
-    );
-    assert_eq!(explain(&limiter).await.to_string(), expected);
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,7 +144,7 @@ async fn json_has_microseconds_and_no_key() {
     });
     let expected = serde_json::json!({
         "policy": "user", "cost": 1, "admitted": false, "retry_after_us": 58_500_000,
-        "decided_by": "store", "store": "memory", "timestamp_us": 1_500_000,
+        "decided_by": "store", "timestamp_us": 1_500_000,
         "quotas": [{
             "quota": "1/60s", "taken": 1, "free": 0, "wait_us": 58_500_000,
             "waits_for": only.id().to_string(), "admissions": [admission], "not_listed": 0,

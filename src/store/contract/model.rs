@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::window::{
-    BanRecord, BanState, Check, Entry, Explanation, Log, LogId, LogOutcome, MAX_LISTED, Outcome,
-    QuotaState,
+    BanRecord, BanState, Check, Entry, Explanation, Log, LogId, LogOutcome, Outcome, QuotaState,
 };
 
 type Name = (String, Vec<u8>);
@@ -87,8 +86,7 @@ impl Model {
     pub(super) fn explain(&mut self, log: &LogId, cost: u32) -> Explanation {
         let now_us = self.now_us;
         let entries = self.log(log);
-        let read = |quota| entries.read(log, now_us, quota, cost, MAX_LISTED);
-        let explanation = Explanation::of(log, cost, now_us, read);
+        let explanation = Explanation::of(log, cost, now_us, entries.read(log, now_us, cost));
         let Some(penalty) = log.policy.get_penalty() else { return explanation };
         explanation.with_ban(self.ban_record(log).explain(now_us, penalty))
     }

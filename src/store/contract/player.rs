@@ -343,7 +343,6 @@ fn only_wanted(check: &Check, mut outcome: Outcome) -> Outcome {
 
 /// Removes what is up to the store.
 fn only_promised(mut explanation: Explanation) -> Explanation {
-    explanation.store = "any".into();
     for quota in &mut explanation.quotas {
         // Several admissions may have one timestamp.
         quota.waits_for = quota.waits_for.map(|_| Uuid::nil());

@@ -8,17 +8,24 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::shard::{self, Locked};
-use super::{DROPPED_AT_ONCE, Inner};
+use super::{DROPPED_AT_ONCE, Inner, MemoryStore};
 use crate::error::StoreError;
 use crate::window::{BanState, Check, Entry, LogId, LogOutcome, Outcome};
 
-impl Inner {
-    /// Decides without reporting anything, so that the caller may hold a lock.
-    pub(super) fn decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
+impl MemoryStore {
+    /// Returns what a check decides, and records it if `record` is set. Reports nothing, so that the
+    /// caller may hold a lock.
+    pub(in crate::store) fn decide(
+        &self,
+        check: &Check,
+        record: bool,
+    ) -> Result<Outcome, StoreError> {
         let is_first = Cell::new(true);
-        self.with_room(|| self.try_decide(check, record, is_first.replace(false)))
+        self.0.with_room(|| self.0.try_decide(check, record, is_first.replace(false)))
     }
+}
 
+impl Inner {
     /// Decides, or returns [`StoreError::Full`]. At the first time also if there is no room for a strike
     /// although something has expired.
     fn try_decide(

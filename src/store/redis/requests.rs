@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::journal::{Origin, Request};
 use crate::error::StoreError;
 use crate::policy::{Counts, Penalty};
+use crate::quota::Quota;
 use crate::redis::{
     BatchedRequest, Client, Keys, Numbers, Replies, Script, Scripts, malformed, read,
 };
@@ -18,7 +19,7 @@ use crate::store::Ban;
 use crate::time::micros;
 use crate::window::{
     BanRecord, BanState, Check, Entry, Explanation, LogId, LogOutcome, MAX_LISTED, Outcome,
-    QuotaReading, QuotaState, Strike,
+    QuotaExplanation, QuotaState, Strike,
 };
 
 /// What `admit.lua` does with a check.
@@ -427,27 +428,22 @@ fn explanation(reply: &Value, log: &LogId, cost: u32) -> Result<Explanation, Sto
     }
     let (head, quotas) = slots.split_at(HEAD);
     let now_us = read(&head[0])?;
-    let readings = quotas.chunks_exact(PER_QUOTA).map(reading);
-    let mut readings = readings.collect::<Result<Vec<_>, _>>()?.into_iter();
-    let none = || QuotaReading { taken: 0, must_leave: None, oldest: Vec::new() };
-    let next = |_| readings.next().unwrap_or_else(none);
-    let explanation = Explanation::of(log, cost, now_us, next).with_store("redis");
+    let quotas = log.policy.quotas().iter().zip(quotas.chunks_exact(PER_QUOTA));
+    let quotas = quotas.map(|(quota, slots)| reading((now_us, *quota, cost), slots));
+    let explanation = Explanation::of(log, cost, now_us, quotas.collect::<Result<_, _>>()?);
     let Some(penalty) = log.policy.get_penalty() else { return Ok(explanation) };
     let record = ban_record(&head[1], &head[2])?;
     Ok(explanation.with_ban(record.explain(now_us, penalty)))
 }
 
-fn reading(slots: &[Value]) -> Result<QuotaReading, StoreError> {
+fn reading(of: (u64, Quota, u32), slots: &[Value]) -> Result<QuotaExplanation, StoreError> {
     let [taken, must_leave, oldest, costs] = slots else {
         return Err(malformed("expected four slots"));
     };
     let costs: Vec<u32> = read(costs)?;
     let costs = costs.into_iter().chain(std::iter::repeat(1));
-    Ok(QuotaReading {
-        taken: u32::try_from(read::<u64>(taken)?).unwrap_or(u32::MAX),
-        must_leave: entries(must_leave)?.pop(),
-        oldest: entries(oldest)?.into_iter().zip(costs).collect(),
-    })
+    let (must_leave, oldest) = (entries(must_leave)?.pop(), entries(oldest)?);
+    Ok(QuotaExplanation::new(of, read(taken)?, must_leave, oldest.into_iter().zip(costs)))
 }
 
 fn entries(value: &Value) -> Result<Vec<Entry>, StoreError> {
