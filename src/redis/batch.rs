@@ -3,17 +3,15 @@
 use std::collections::VecDeque;
 use std::future::Future;
 use std::mem;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use pin_project_lite::pin_project;
 use redis::Cmd;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::{Instant, Timeout, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::client::{Client, LONGEST_WAIT, MOST_CALLS, MOST_NODES, waited_too_long};
 use super::keys::Keys;
@@ -75,15 +73,10 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 
 /// Requests that wait while a call is under way, and then go together in the next ("group commit").
 ///
-/// - A request that finds no call under way is sent at once, alone and by its caller. So a lone
-///   request waits for nothing.
-/// - The others are sent by a task: up to 32 in a call, in their order, and one call at a time.
+/// - A task sends them: up to 32 in a call, in their order, and one call at a time.
 ///   Before each call it lets other tasks run while they bring more requests: no timer is involved.
 ///   If 32 wait, or the call has been under way for 5 ms, another task sends them: a Redis far away has
-///   many calls under way. A task ends when none waits. It does not wait for the
-///   lone request, whose caller may not poll its future for a while.
-/// - After a call with several requests the process is busy: the next request goes to the task, too,
-///   until one is alone in its call. Without that, half of the calls of a busy server had one request.
+///   many calls under way. A task ends when none waits.
 /// - At most 64 calls are under way. A request that has waited for a second when its call begins is
 ///   not sent, and its caller learns that the store is overloaded: in an overload each call serves
 ///   requests whose callers still wait, and when the load falls, service is back at once.
@@ -96,8 +89,6 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///
 /// - A request arrives while the task finds the queue empty. Both happen under the lock, so that
 ///   the request is taken by this task or starts another one.
-/// - The caller of a lone request holds its future and does not poll it. The others do not wait.
-///   Test: `unpolled_checks_delay_no_other`.
 /// - The runtime of the task ends. The callers whose requests it had taken, and of those that wait
 ///   behind them, learn that at once, by their dropped senders. What outlives its caller stays in the
 ///   queue. The next request starts another task.
@@ -121,10 +112,6 @@ struct Shared<R: BatchedRequest> {
 
 struct Queue<R: BatchedRequest> {
     waiting: VecDeque<Waiting<R>>,
-    /// Whether a caller has sent its request alone and waits for the reply.
-    has_lone: bool,
-    /// Whether the last call of the task had several requests, so that others are about to come.
-    is_busy: bool,
     /// When the last call of a task began, while there is one.
     sending_since: Option<Instant>,
     /// How many tasks there are.
@@ -135,14 +122,7 @@ struct Queue<R: BatchedRequest> {
 
 impl<R: BatchedRequest> Default for Queue<R> {
     fn default() -> Self {
-        Self {
-            waiting: VecDeque::new(),
-            has_lone: false,
-            is_busy: false,
-            sending_since: None,
-            tasks: 0,
-            replies: 0,
-        }
+        Self { waiting: VecDeque::new(), sending_since: None, tasks: 0, replies: 0 }
     }
 }
 
@@ -151,8 +131,10 @@ struct Waiting<R: BatchedRequest> {
     since: Instant,
     /// How many replies there were then.
     replies: u64,
-    caller: oneshot::Sender<Result<R::Reply>>,
+    caller: Caller<R>,
 }
+
+type Caller<R> = oneshot::Sender<Result<<R as BatchedRequest>::Reply>>;
 
 impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Self {
@@ -161,25 +143,29 @@ impl<R: BatchedRequest> Batch<R> {
         Self(Arc::new(Shared { client, queues }))
     }
 
-    /// Sends a request, alone or with others. `now` is the present instant.
-    pub(crate) fn send(&self, request: R, now: Instant) -> SentRequest<R> {
-        let Some(queue) = self.0.queue_of(&request) else {
-            let batch = self.clone();
-            return SentRequest::Alone {
-                call: Box::pin(async move { batch.send_alone(request).await }),
-            };
-        };
-        match self.enqueue(queue, request, now) {
-            Ok(reply) => {
-                // The task sees the call to its end. This is for a task that is no longer polled.
-                let longest = self.0.client.response_timeout().saturating_mul(2);
-                SentRequest::Batched { reply: timeout(LONGEST_WAIT.saturating_add(longest), reply) }
-            }
-            Err(request) => {
-                let lone = Lone(self.clone(), queue);
-                SentRequest::Alone {
-                    call: Box::pin(async move { lone.0.send_alone(request).await }),
+    /// Sends a request with others that come meanwhile. `now` is the present instant.
+    pub(crate) fn send(
+        &self,
+        request: R,
+        now: Instant,
+    ) -> impl Future<Output = Result<R::Reply>> + Send + use<R> {
+        let (caller, reply) = oneshot::channel();
+        match self.0.queue_of(&request) {
+            Some(queue) => self.enqueue(queue, request, caller, now),
+            None => self.send_in_task(request, caller),
+        }
+        // The task sees the call to its end. This is for a task that is no longer polled.
+        let longest = self.0.client.response_timeout().saturating_mul(2);
+        let reply = timeout(LONGEST_WAIT.saturating_add(longest), reply);
+        async move {
+            match reply.await {
+                Ok(Ok(reply)) => reply,
+                // The task has ended with its runtime, or panicked. It may have sent the request.
+                Ok(Err(_)) => {
+                    let message = "the task of the call has ended".to_owned();
+                    Err(StoreError::Disconnected { message })
                 }
+                Err(_) => Err(StoreError::Timeout),
             }
         }
     }
@@ -197,27 +183,17 @@ impl<R: BatchedRequest> Batch<R> {
         self.0.call(requests.iter()).await
     }
 
-    /// Puts a request into a queue. Returns it if there is no call to wait for.
-    fn enqueue(
-        &self,
-        number: usize,
-        request: R,
-        now: Instant,
-    ) -> std::result::Result<oneshot::Receiver<Result<R::Reply>>, R> {
+    /// Puts a request into a queue, and starts a task if it needs one.
+    fn enqueue(&self, number: usize, request: R, caller: Caller<R>, now: Instant) {
         let mut queue = self.0.lock(number);
         let sending_for = queue.sending_since.map(|since| now.saturating_duration_since(since));
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
         let is_gone = sending_for.is_none_or(|time| time > self.0.client.response_timeout());
-        if is_gone && !queue.has_lone && !queue.is_busy {
-            queue.has_lone = true;
-            return Err(request);
-        }
-        let (caller, reply) = oneshot::channel();
         if queue.waiting.len() >= MOST_WAITING && !R::OUTLIVES_CALLER {
             drop(queue);
             let _ = caller.send(Err(StoreError::Overloaded));
-            return Ok(reply);
+            return;
         }
         let replies = queue.replies;
         queue.waiting.push_back(Waiting { request, since: now, replies, caller });
@@ -228,7 +204,6 @@ impl<R: BatchedRequest> Batch<R> {
             drop(queue);
             self.start_task(number);
         }
-        Ok(reply)
     }
 
     /// Sends what waits in a queue, until nothing does.
@@ -257,7 +232,7 @@ impl<R: BatchedRequest> Batch<R> {
             for (waiting, reply) in batch.into_iter().zip(replies) {
                 // A slot of its keys may have moved to another node.
                 if are_spread && matches!(reply, Err(StoreError::Refused { .. })) {
-                    self.send_anew(waiting);
+                    self.send_in_task(waiting.request, waiting.caller);
                 } else {
                     // An error means that the caller has gone.
                     let _ = waiting.caller.send(reply);
@@ -266,8 +241,8 @@ impl<R: BatchedRequest> Batch<R> {
         }
     }
 
-    /// Sends a request alone that was refused among others.
-    fn send_anew(&self, Waiting { request, caller, .. }: Waiting<R>) {
+    /// Sends a request alone.
+    fn send_in_task(&self, request: R, caller: Caller<R>) {
         if !R::OUTLIVES_CALLER && caller.is_closed() {
             return;
         }
@@ -298,43 +273,6 @@ impl<R: BatchedRequest> Batch<R> {
     }
 }
 
-pin_project! {
-    /// A request that was given to a [`Batch`]. It resolves to the reply.
-    ///
-    /// A type of its own, because the future of an `async fn` has room for its arguments, too, and a
-    /// busy process holds many of them.
-    #[project = SentRequestProject]
-    pub(crate) enum SentRequest<R: BatchedRequest> {
-        /// The task sends it.
-        Batched {
-            #[pin]
-            reply: Timeout<oneshot::Receiver<Result<R::Reply>>>,
-        },
-        /// Its caller sends it. Boxed, because most requests of a busy process wait for the task, and
-        /// the future of a call is large.
-        Alone { call: Pin<Box<dyn Future<Output = Result<R::Reply>> + Send>> },
-    }
-}
-
-impl<R: BatchedRequest> Future for SentRequest<R> {
-    type Output = Result<R::Reply>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        match self.project() {
-            SentRequestProject::Batched { reply } => reply.poll(cx).map(|reply| match reply {
-                Ok(Ok(reply)) => reply,
-                // The task has ended with its runtime, or panicked. It may have sent the request.
-                Ok(Err(_)) => {
-                    let message = "the task of the call has ended".to_owned();
-                    Err(StoreError::Disconnected { message })
-                }
-                Err(_) => Err(StoreError::Timeout),
-            }),
-            SentRequestProject::Alone { call } => call.as_mut().poll(cx),
-        }
-    }
-}
-
 /// The task, while it is not over.
 struct Task<R: BatchedRequest>(Option<Batch<R>>, usize);
 
@@ -361,15 +299,6 @@ impl<R: BatchedRequest> Drop for Task<R> {
             // Not under the lock: it wakes the callers.
             drop(abandoned);
         }
-    }
-}
-
-/// A request that its caller sends alone.
-struct Lone<R: BatchedRequest>(Batch<R>, usize);
-
-impl<R: BatchedRequest> Drop for Lone<R> {
-    fn drop(&mut self) {
-        self.0.0.lock(self.1).has_lone = false;
     }
 }
 
@@ -422,8 +351,6 @@ impl<R: BatchedRequest> Shared<R> {
         let is_over = batch.is_empty();
         if is_over {
             queue.tasks = queue.tasks.saturating_sub(1);
-        } else {
-            queue.is_busy = batch.len() > 1;
         }
         queue.sending_since = if is_over { None } else { Some(now) };
         let replies = queue.replies;

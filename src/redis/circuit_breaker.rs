@@ -86,13 +86,13 @@ impl CircuitBreaker {
         self.0.replies()
     }
 
-    /// Makes a call, and waits for the reply until the connection is silent or broken.
+    /// Makes a call, and waits for the reply until the connection is silent or broken. The caller is a task that nobody
+    /// drops: otherwise callers with little patience would never find out that a server is silent.
     pub(crate) async fn call<T>(
         &self,
         request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
         let (connection, number) = self.connection().await?;
-        let mut watch = Watch(Some(self));
         let mut states = self.0.state.subscribe();
         // Also if the connection is given up already.
         let mut given_up = pin!(states.wait_for(|state| !state.is_ready(number)));
@@ -108,7 +108,6 @@ impl CircuitBreaker {
             silence.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
         });
         let result = result.await;
-        watch.0 = None;
         self.0.record_result(number, &result);
         result
     }
@@ -133,38 +132,6 @@ impl CircuitBreaker {
         let state = timeout(self.0.response_timeout, tried).await;
         let ready = state.ok().and_then(Result::ok).and_then(|state| state.ready());
         ready.ok_or(StoreError::Unavailable)
-    }
-}
-
-/// Watches the connection in place of a caller that leaves before its reply: a PING waits on, whose
-/// reply comes after all earlier ones. Otherwise callers with little patience would never find out that
-/// a server is silent.
-struct Watch<'a>(Option<&'a CircuitBreaker>);
-
-impl Drop for Watch<'_> {
-    fn drop(&mut self) {
-        if let Some(breaker) = self.0
-            && let Ok(runtime) = Handle::try_current()
-            && !breaker.0.is_probing.swap(true, Ordering::Relaxed)
-        {
-            let probe = Probe(breaker.clone());
-            runtime.spawn(async move {
-                let ping = async |mut connection: Connection| {
-                    redis::cmd("PING").exec_async(&mut connection).await.map_err(reply::error)
-                };
-                // What it finds out, the circuit breaker knows.
-                let _ = probe.0.call(ping).await;
-            });
-        }
-    }
-}
-
-/// A PING, until it has its reply or its runtime ends.
-struct Probe(CircuitBreaker);
-
-impl Drop for Probe {
-    fn drop(&mut self) {
-        self.0.0.is_probing.store(false, Ordering::Relaxed);
     }
 }
 
@@ -193,8 +160,6 @@ struct Shared {
     replies: AtomicU64,
     /// Whether the loss of the connection was reported, and no other was made since.
     is_reported: AtomicBool,
-    /// Whether a PING is under way, for callers that have left.
-    is_probing: AtomicBool,
     health: Health,
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
@@ -253,7 +218,6 @@ impl Shared {
             state: watch::Sender::new(State::Idle),
             replies: AtomicU64::new(0),
             is_reported: AtomicBool::new(false),
-            is_probing: AtomicBool::new(false),
             health,
             server: Mutex::default(),
             mark,
