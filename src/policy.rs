@@ -93,6 +93,8 @@ pub struct Policy {
 /// [`Policy::budget`], the last one holds. A policy that replaces another one in a [`PolicyHandle`] or in [`Policies`]
 /// counts what the first one did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Counts {
     /// Requests. Each takes its places until it has left the window. The default.
@@ -109,23 +111,8 @@ pub enum Counts {
 }
 
 impl Counts {
-    /// Every kind.
-    #[cfg(feature = "serde")]
-    const ALL: [Self; 5] =
-        [Self::Requests, Self::Costs, Self::Bytes, Self::Distinct, Self::InFlight];
-
     pub(crate) const fn is_budget(self) -> bool {
         matches!(self, Self::Costs | Self::Bytes)
-    }
-
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Requests => "requests",
-            Self::Distinct => "distinct",
-            Self::InFlight => "in_flight",
-            Self::Costs => "costs",
-            Self::Bytes => "bytes",
-        }
     }
 }
 
@@ -230,7 +217,8 @@ impl Policy {
             Counts::Requests => name.into(),
             // The unit is shown to clients only.
             Counts::Costs | Counts::Bytes => format!("{name}:budget").into(),
-            counts => format!("{name}:{}", counts.name()).into(),
+            Counts::Distinct => format!("{name}:distinct").into(),
+            Counts::InFlight => format!("{name}:in_flight").into(),
         };
     }
 

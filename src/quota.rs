@@ -144,6 +144,15 @@ impl fmt::Display for Span {
     }
 }
 
+impl FromStr for Span {
+    type Err = ParseQuotaError;
+
+    fn from_str(text: &str) -> Result<Self, ParseQuotaError> {
+        let us = parse_window(text.trim()).map(Self);
+        us.ok_or_else(|| ParseQuotaError::Window { text: text.to_owned() })
+    }
+}
+
 impl fmt::Debug for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Quota({self})")
@@ -161,13 +170,13 @@ impl FromStr for Quota {
             .trim()
             .parse()
             .map_err(|source| ParseQuotaError::Limit { text: limit.to_owned(), source })?;
-        let window = parse_window(window.trim())
-            .ok_or_else(|| ParseQuotaError::Window { text: window.to_owned() })?;
-        Ok(Self::try_new(limit, window)?)
+        let Span(window_us) = window.parse()?;
+        Ok(Self::try_new(limit, Duration::from_micros(window_us))?)
     }
 }
 
-pub(crate) fn parse_window(text: &str) -> Option<Duration> {
+/// Returns the microseconds of a length of time.
+fn parse_window(text: &str) -> Option<u64> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (count, unit) = text.split_at(digits);
     let unit_us: u64 = match unit {
@@ -179,7 +188,7 @@ pub(crate) fn parse_window(text: &str) -> Option<Duration> {
         "d" => 86_400_000_000,
         _ => return None,
     };
-    count.parse::<u64>().ok()?.checked_mul(unit_us).map(Duration::from_micros)
+    count.parse::<u64>().ok()?.checked_mul(unit_us)
 }
 
 /// The error of a [`Quota`].

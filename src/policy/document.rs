@@ -1,229 +1,177 @@
 //! [`Policy`] and [`Policies`] in a configuration, as serde reads and writes them.
 //!
-//! Each error is made where the format knows the position of the value, and names the policy and the
-//! field itself: an error that is wrapped later would lose its line.
+//! Each part is read by a type of its own, so that the format knows where a mistake stands.
 
-mod value;
-
-use std::collections::BTreeSet;
 use std::fmt;
+use std::time::Duration;
 
-use serde::de::{self, DeserializeSeed, Deserializer, MapAccess, Visitor};
-use serde::ser::SerializeMap;
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
-use self::value::{Place, Quotas, Text};
 use super::penalty::Penalty;
 use super::policies::Policies;
-use super::{Counts, Policy, PolicyError, is_name};
-use crate::quota::{Span, parse_window};
+use super::{Counts, DEFAULT_NAME, Policy, PolicyError, parse_quotas};
+use crate::quota::{Quota, Span};
 
-const NAME: &str = "name";
-const QUOTAS: &str = "quotas";
-const KEEP_FOR: &str = "keep_for";
-const PENALTY: &str = "penalty";
-const COUNTS: &str = "counts";
-
-/// Reads a policy: a text or a table. In a set it has the name of its key.
-struct OnePolicy<'a> {
-    key: Option<&'a str>,
+/// A policy with all its parts.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Table {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<Name>,
+    quotas: Quotas,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep_for: Option<Span>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counts: Option<Counts>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalty: Option<Penalty>,
 }
 
-impl<'a> OnePolicy<'a> {
-    fn place(&self, field: Option<&'static str>) -> Place<'a> {
-        Place { policy: self.key, field }
-    }
+/// A valid name.
+#[derive(Serialize, Deserialize)]
+#[serde(try_from = "String")]
+struct Name(String);
 
-    fn fields(&self) -> &'static [&'static str] {
-        let fields = &[NAME, QUOTAS, KEEP_FOR, COUNTS, PENALTY];
-        if self.key.is_some() { &fields[1..] } else { fields }
-    }
+impl TryFrom<String> for Name {
+    type Error = PolicyError;
 
-    fn field<'de, A: MapAccess<'de>>(
-        &self,
-        table: &mut A,
-        seen: &[&'static str],
-    ) -> Result<Option<&'static str>, A::Error> {
-        let parse = |text: &str| match self.fields().iter().find(|field| **field == text) {
-            None => Err(format!(
-                "the field {text:?} is unknown: there are {}",
-                self.fields().join(", ")
-            )),
-            Some(field) if seen.contains(field) => {
-                Err(format!("the field {field:?} is there twice"))
-            }
-            Some(field) => Ok(*field),
-        };
-        table.next_key_seed(Text { place: self.place(None), expected: "a field", parse })
+    fn try_from(name: String) -> Result<Self, PolicyError> {
+        Policy::try_new(&name).map(|_| Self(name))
     }
 }
 
-impl<'de> DeserializeSeed<'de> for OnePolicy<'_> {
-    type Value = Policy;
+/// A text, or a list of texts.
+#[derive(Serialize)]
+struct Quotas(Vec<Quota>);
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Policy, D::Error> {
-        deserializer.deserialize_any(self)
+impl<'de> Deserialize<'de> for Quotas {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(QuotasVisitor)
     }
 }
 
-impl<'de> Visitor<'de> for OnePolicy<'_> {
-    type Value = Policy;
+struct QuotasVisitor;
+
+impl<'de> Visitor<'de> for QuotasVisitor {
+    type Value = Quotas;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = self.place(None);
-        write!(f, "{place}: a text such as \"5/60s\", or a table with `{QUOTAS}`")
+        f.write_str("a text such as \"5/60s\", or a list of such texts")
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Policy, E> {
-        text.parse().map_err(|error: PolicyError| self.place(None).error(error))
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Quotas, E> {
+        parse_quotas(text).map(Quotas).map_err(E::custom)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Policy, A::Error> {
-        let (mut policy, mut seen) = (Policy::unnamed(), Vec::new());
-        let (mut name, mut quotas) = (None, Vec::new());
-        while let Some(field) = self.field(&mut table, &seen)? {
-            seen.push(field);
-            let place = self.place(Some(field));
-            match field {
-                NAME => {
-                    let expected = "a text of 1 to 64 characters of A-Z a-z 0-9 _ . -";
-                    let parse = |text: &str| read_name(text, |_| false);
-                    name = Some(table.next_value_seed(Text { place, expected, parse })?);
-                }
-                QUOTAS => quotas = table.next_value_seed(Quotas(place))?,
-                KEEP_FOR => {
-                    let expected = "a length of time such as \"1h\"";
-                    let parse = |text: &str| {
-                        parse_window(text.trim()).ok_or_else(|| {
-                            format!("{text:?} is not a whole number of us, ms, s, m, h or d")
-                        })
-                    };
-                    policy =
-                        policy.keep_for(table.next_value_seed(Text { place, expected, parse })?);
-                }
-                COUNTS => {
-                    let expected =
-                        "\"requests\", \"costs\", \"bytes\", \"distinct\" or \"in_flight\"";
-                    let parse = |text: &str| {
-                        let is_it = |counts: &&Counts| counts.name() == text;
-                        let found = Counts::ALL.iter().find(is_it).copied();
-                        found.ok_or_else(|| format!("{text:?} is not {expected}"))
-                    };
-                    policy =
-                        policy.counting(table.next_value_seed(Text { place, expected, parse })?);
-                }
-                _ => {
-                    let expected = "a text such as \"3/10m:1m,1h,24h\"";
-                    let parse = |text: &str| text.parse::<Penalty>();
-                    policy =
-                        policy.penalty(table.next_value_seed(Text { place, expected, parse })?);
-                }
-            }
-        }
-        if quotas.is_empty() {
-            let error =
-                format_args!("the field `{QUOTAS}` is missing, such as {QUOTAS} = \"5/60s\"");
-            return Err(self.place(None).error(error));
-        }
-        policy = quotas.into_iter().fold(policy, Policy::quota);
-        Ok(name.into_iter().fold(policy, Policy::named))
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Quotas, A::Error> {
+        let texts = Vec::<String>::deserialize(SeqAccessDeserializer::new(list))?;
+        self.visit_str(&texts.join(","))
     }
 }
 
-/// Returns the name of a policy if it is valid and new.
-fn read_name(text: &str, is_taken: impl Fn(&str) -> bool) -> Result<String, PolicyError> {
-    let name = text.to_owned();
-    match text {
-        _ if !is_name(text) => Err(PolicyError::Name { name }),
-        _ if is_taken(text) => Err(PolicyError::Duplicate { name }),
-        _ => Ok(name),
+impl From<Table> for Policy {
+    fn from(table: Table) -> Self {
+        let mut policy = table.quotas.0.into_iter().fold(Self::unnamed(), Self::quota);
+        if let Some(Name(name)) = table.name {
+            policy = policy.named(name);
+        }
+        if let Some(Span(us)) = table.keep_for {
+            policy = policy.keep_for(Duration::from_micros(us));
+        }
+        if let Some(counts) = table.counts {
+            policy = policy.counting(counts);
+        }
+        table.penalty.into_iter().fold(policy, Self::penalty)
     }
 }
 
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        OnePolicy { key: None }.deserialize(deserializer)
+        deserializer.deserialize_any(PolicyVisitor)
+    }
+}
+
+struct PolicyVisitor;
+
+impl<'de> Visitor<'de> for PolicyVisitor {
+    type Value = Policy;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text such as \"5/60s\", or a table with `quotas`")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Policy, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Policy, A::Error> {
+        Table::deserialize(MapAccessDeserializer::new(table)).map(Policy::from)
+    }
+}
+
+impl Serialize for Policy {
+    /// Writes the shortest form that is read back as the same.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let kept_us = match self.retention_us > self.longest_window_us() {
+            // Whoever reads it shares the logs, also if the windows have become shorter.
+            true => self.retention_us,
+            false => self.kept_us,
+        };
+        let table = Table {
+            name: self.is_named().then(|| Name(self.name().to_owned())),
+            quotas: Quotas(self.quotas.to_vec()),
+            keep_for: (kept_us > 0).then_some(Span(kept_us)),
+            counts: Some(self.counts).filter(|counts| *counts != Counts::Requests),
+            penalty: self.get_penalty().cloned(),
+        };
+        match table {
+            Table { name: None, keep_for: None, counts: None, penalty: None, .. } => {
+                serializer.collect_str(self)
+            }
+            _ => table.serialize(serializer),
+        }
     }
 }
 
 impl<'de> Deserialize<'de> for Policies {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(AllPolicies)
+        deserializer.deserialize_map(PoliciesVisitor)
     }
 }
 
-struct AllPolicies;
+struct PoliciesVisitor;
 
-impl<'de> Visitor<'de> for AllPolicies {
+impl<'de> Visitor<'de> for PoliciesVisitor {
     type Value = Policies;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "policies by name, each a text such as \"5/60s\" or a table with `{QUOTAS}`")
+        f.write_str("policies by name, each a text such as \"5/60s\" or a table with `quotas`")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Policies, A::Error> {
-        let (mut names, mut policies) = (BTreeSet::new(), Vec::new());
-        while let Some(name) = table.next_key_seed(Text {
-            place: Place::default(),
-            expected: "the name of a policy",
-            parse: |text: &str| read_name(text, |name| names.contains(name)),
-        })? {
-            let policy = table.next_value_seed(OnePolicy { key: Some(&name) })?;
-            policies.push(policy.named(&name));
-            names.insert(name);
+        let mut policies = Vec::new();
+        while let Some((Name(key), policy)) = table.next_entry::<Name, Policy>()? {
+            let name = policy.name();
+            if policy.is_named() && name != key {
+                let text = format!("the policy {key:?} is named {name:?}: its key is its name");
+                return Err(de::Error::custom(text));
+            }
+            policies.push(policy.named(key));
         }
         Policies::try_new(policies).map_err(de::Error::custom)
-    }
-}
-
-/// Writes a policy in the shortest form that is read back as the same.
-struct Written<'a> {
-    policy: &'a Policy,
-    name: Option<&'a str>,
-}
-
-impl Serialize for Written<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { policy, name } = *self;
-        let penalty = policy.get_penalty();
-        let kept_us = match policy.retention_us > policy.longest_window_us() {
-            // Whoever reads it shares the logs, also if the windows have become shorter.
-            true => policy.retention_us,
-            false => policy.kept_us,
-        };
-        let is_plain = kept_us == 0 && policy.counts() == Counts::Requests;
-        if name.is_none() && penalty.is_none() && is_plain {
-            return serializer.collect_str(policy);
-        }
-        let mut table = serializer.serialize_map(None)?;
-        if let Some(name) = name {
-            table.serialize_entry(NAME, name)?;
-        }
-        table.serialize_entry(QUOTAS, policy.quotas())?;
-        if kept_us > 0 {
-            table.serialize_entry(KEEP_FOR, &Span(kept_us).to_string())?;
-        }
-        if policy.counts() != Counts::Requests {
-            table.serialize_entry(COUNTS, policy.counts().name())?;
-        }
-        if let Some(penalty) = penalty {
-            table.serialize_entry(PENALTY, penalty)?;
-        }
-        table.end()
-    }
-}
-
-impl Serialize for Policy {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let name = self.is_named().then(|| self.name());
-        Written { policy: self, name }.serialize(serializer)
     }
 }
 
 impl Serialize for Policies {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let all = self.all();
-        let written = |policy| Written { policy, name: None };
-        serializer.collect_map(all.iter().map(|policy| (policy.name(), written(policy))))
+        // Each has the name of its key.
+        serializer.collect_map(all.iter().map(|policy| {
+            let unnamed =
+                Policy { name: DEFAULT_NAME.into(), base_name: "".into(), ..Policy::clone(policy) };
+            (policy.name(), unnamed)
+        }))
     }
 }

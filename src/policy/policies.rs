@@ -15,8 +15,8 @@ use super::{Policy, PolicyError, PolicyHandle};
 /// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `keep_for`, `counts`,
 /// and `penalty`. `quotas` is a text or a list, `counts` is `"requests"`, `"costs"`, `"bytes"`,
 /// `"distinct"` or `"in_flight"`. A name that occurs twice, an unknown field
-/// and an empty set are errors. An error names the policy and the field, and the format adds the line
-/// and the column. [The guide](crate::docs::configuration) has more.
+/// and an empty set are errors. An error says what is wrong, and the format adds the line and the column.
+/// [The guide](crate::docs::configuration) has more.
 ///
 /// ```
 /// use tower_sliding_window::{Limiter, MemoryStore, Policies};
@@ -38,7 +38,8 @@ use super::{Policy, PolicyError, PolicyHandle};
 /// assert_eq!(changes.len(), 1);
 ///
 /// let error = toml::from_str::<Policies>("user = '5/sixty'").unwrap_err();
-/// assert!(error.to_string().contains("policy \"user\": quota number 1: the window \"sixty\""));
+/// assert!(error.to_string().starts_with("TOML parse error at line 1, column 8"));
+/// assert!(error.to_string().contains("quota number 1: the window \"sixty\" is not"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{DEFAULT_DECAY, LONGEST_BAN, Penalty};
 use crate::policy::ParsePenaltyError;
-use crate::quota::{Quota, Span, parse_window};
+use crate::quota::{Quota, Span};
 use crate::time::micros;
 
 const MANUAL: &str = "manual";
@@ -59,10 +59,8 @@ fn read_bans(text: &str) -> Result<Penalty, ParsePenaltyError> {
     let (strikes, levels) = text.split_once(':').ok_or(ParsePenaltyError::NoLevels)?;
     let strikes: Quota = strikes.trim().parse().map_err(ParsePenaltyError::Strikes)?;
     let level = |(index, level): (usize, &str)| {
-        // A length is parsed as the window of a quota.
-        let quota: Result<Quota, _> = format!("1/{}", level.trim()).parse();
         let wrong = |source| ParsePenaltyError::Level { position: index + 1, source };
-        quota.map(|quota| quota.window()).map_err(wrong)
+        level.parse().map(|Span(us)| Duration::from_micros(us)).map_err(wrong)
     };
     let levels: Vec<Duration> =
         levels.split(',').enumerate().map(level).collect::<Result<_, _>>()?;
@@ -71,7 +69,8 @@ fn read_bans(text: &str) -> Result<Penalty, ParsePenaltyError> {
 
 fn read_decay(text: &str) -> Result<Duration, ParsePenaltyError> {
     let allowed = Duration::from_secs(1)..=LONGEST_BAN;
-    let decay = parse_window(text).filter(|decay| allowed.contains(decay));
+    let decay = text.parse().map(|Span(us)| Duration::from_micros(us)).ok();
+    let decay = decay.filter(|decay| allowed.contains(decay));
     decay.ok_or_else(|| ParsePenaltyError::Decay { text: text.to_owned() })
 }
 
