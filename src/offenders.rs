@@ -1,23 +1,19 @@
 //! [`TopOffenders`]: the keys that are denied most.
 
-mod space_saving;
-
 use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use ahash::RandomState;
 use tokio::time::Instant;
 
-use self::space_saving::{Counter, SpaceSaving};
 use crate::key::Key;
 use crate::window::{Decision, LogId};
 
-/// How many policies are told apart. There are more only if a program makes policies without end.
-const MOST_POLICIES: usize = 64;
-
-/// Counts which keys are denied most, by policy, in a bounded memory.
+/// Counts which keys are denied most, and by which policy, in a bounded memory.
 ///
 /// Clones share the counts. Give a clone to each layer and limiter whose denials it should count, with
 /// [`SlidingWindowLayer::top_offenders`](crate::SlidingWindowLayer::top_offenders) and
@@ -29,11 +25,12 @@ const MOST_POLICIES: usize = 64;
 /// Keys often identify people: no log line, no metric and no [`Debug`](fmt::Debug) text contains them.
 /// [`TopOffenders::of`] and [`TopOffenders::all`] are the only way to read them.
 ///
-/// The counts are those of the Space-Saving algorithm. For each policy it keeps as many keys as its
-/// capacity, each with at most 128 bytes. A key that has more than `1 / capacity` of all denials under the
-/// policy is among them. A key that is new takes the place of the one with the lowest count, and its count
-/// begins there: [`Offender::overcount`] says how much of a count may be that of earlier keys. Policies of
-/// the same name are counted together. If there are more than 64 names, the further ones are not counted.
+/// The counts are those of the Space-Saving algorithm. It keeps as many keys as its capacity, those of all
+/// policies together, each with at most 128 bytes. A key that has more than `1 / capacity` of all denials is
+/// among them. A key that is new takes the place of the one with the lowest count, and its count begins
+/// there: [`Offender::overcount`] says how much of a count may be that of earlier keys. A policy that denies many
+/// keys takes places from the others: give it a `TopOffenders` of its own, or all of them a larger capacity. Policies
+/// that share their [logs](crate::Policy#logs) are counted together.
 ///
 /// A denial of a kept key costs about 300 instructions more, 1.6 % of a request that axum denies, and no
 /// allocation.
@@ -57,41 +54,40 @@ const MOST_POLICIES: usize = 64;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct TopOffenders(Arc<Shared>);
+pub struct TopOffenders(Arc<Mutex<SpaceSaving>>);
 
-struct Shared {
+/// The Space-Saving algorithm of Metwally, Agrawal and El Abbadi (2005).
+///
+/// It keeps `capacity` keys. A key that is not kept replaces the one with the lowest count, and takes
+/// over that count as its overcount. After `n` counts:
+///
+/// - For each kept key, `count - overcount <= true count <= count`.
+/// - Each key with more than `n / capacity` counts is kept.
+///
+/// To count a kept key takes one look-up. Any other key takes O(log `capacity`), amortised.
+struct SpaceSaving {
     capacity: usize,
-    /// One lock for all policies. It is held for a look-up: the store has locked the log for longer.
-    policies: Mutex<Vec<PolicyCounts>>,
-}
-
-struct PolicyCounts {
-    policy: Box<str>,
-    denials: SpaceSaving<Key, Instant>,
+    offenders: Vec<Offender>,
+    index: HashMap<LogId, usize, RandomState>,
+    /// The offenders, by a count that they have had. Only the top of the heap is brought up to date, so
+    /// that a further count of a kept key does not touch the heap.
+    lowest: BinaryHeap<Reverse<(u64, usize)>>,
 }
 
 /// A key that is denied often, see [`TopOffenders`].
 #[derive(Clone, Debug)]
 pub struct Offender {
-    policy: Box<str>,
-    key: Key,
+    log: LogId,
     denials: u64,
     overcount: u64,
-    since: SystemTime,
+    since: Instant,
 }
 
 impl Offender {
-    fn new(policy: &str, counter: Counter<Key, Instant>) -> Self {
-        let Counter { key, count, overcount, since } = counter;
-        let since = SystemTime::now().checked_sub(since.elapsed());
-        let since = since.unwrap_or(SystemTime::UNIX_EPOCH);
-        Self { policy: policy.into(), key, denials: count, overcount, since }
-    }
-
     /// Returns the name of the policy that denies the key.
     #[must_use]
     pub fn policy(&self) -> &str {
-        &self.policy
+        self.log.policy.name()
     }
 
     /// Returns the key.
@@ -100,7 +96,7 @@ impl Offender {
     /// see [`SlidingWindowLayer::rule`](crate::SlidingWindowLayer::rule).
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.key
+        &self.log.key
     }
 
     /// Returns how often the key was denied. It is never too low, and too high by at most
@@ -110,8 +106,8 @@ impl Offender {
         self.denials
     }
 
-    /// Returns how many of the denials may be those of earlier keys: none as long as the policy has
-    /// denied no more keys than are kept. The others were counted since [`Offender::since`].
+    /// Returns how many of the denials may be those of earlier keys: none as long as no more keys were denied
+    /// than are kept. The others were counted since [`Offender::since`].
     #[must_use]
     pub fn overcount(&self) -> u64 {
         self.overcount
@@ -120,34 +116,42 @@ impl Offender {
     /// Returns when the key was first denied since it is among those that are kept.
     #[must_use]
     pub fn since(&self) -> SystemTime {
-        self.since
+        let since = SystemTime::now().checked_sub(self.since.elapsed());
+        since.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 }
 
 impl TopOffenders {
-    /// Keeps so many keys for each policy, but at least one. A hundred keys take up to 50 kB.
+    /// Keeps so many keys of all policies together, but at least one. A hundred keys take up to 50 kB.
     #[must_use]
     pub fn new(capacity: usize) -> Self {
-        Self(Arc::new(Shared { capacity: capacity.max(1), policies: Mutex::default() }))
+        Self(Arc::new(Mutex::new(SpaceSaving::new(capacity.max(1)))))
     }
 
     /// Returns the offenders of a policy, the surest first: those with the most denials besides the
     /// [overcount](Offender::overcount).
     #[must_use]
     pub fn of(&self, policy: &str) -> Vec<Offender> {
-        self.offenders(|it| *it.policy == *policy)
+        let mut offenders = self.all();
+        offenders.retain(|it| it.policy() == policy);
+        offenders
     }
 
     /// Returns the offenders of all policies, the surest first.
     #[must_use]
     pub fn all(&self) -> Vec<Offender> {
-        self.offenders(|_| true)
+        let mut offenders = self.lock().offenders.clone();
+        offenders.sort_by_key(|it| Reverse((it.denials - it.overcount, it.denials)));
+        offenders
     }
 
     /// Forgets all counts, so that those of the past do not hide those of the present.
     pub fn clear(&self) {
-        let counts = mem::take(&mut *self.lock());
+        let mut counts = self.lock();
+        let empty = SpaceSaving::new(counts.capacity);
+        let old = mem::replace(&mut *counts, empty);
         drop(counts);
+        drop(old);
     }
 
     /// Counts the keys that deny a request.
@@ -163,53 +167,131 @@ impl TopOffenders {
 
     /// Counts a denial by a log.
     pub(crate) fn count(&self, log: &LogId) {
-        let (name, mut policies) = (log.policy.name(), self.lock());
-        let counts = match policies.iter().position(|it| *it.policy == *name) {
-            Some(at) => &mut policies[at],
-            None if policies.len() == MOST_POLICIES => return,
-            None => self.first_of(name, &mut policies),
-        };
-        counts.denials.count(&log.key, Instant::now);
+        self.lock().count(log, Instant::now);
     }
 
-    fn first_of<'a>(
-        &self,
-        name: &str,
-        policies: &'a mut Vec<PolicyCounts>,
-    ) -> &'a mut PolicyCounts {
-        let denials = SpaceSaving::new(self.0.capacity);
-        policies.push(PolicyCounts { policy: name.into(), denials });
-        let last = policies.len() - 1;
-        &mut policies[last]
-    }
-
-    /// Copies the counts of one policy after the other, so that no denial waits for more than one.
-    fn offenders(&self, is_wanted: impl Fn(&PolicyCounts) -> bool) -> Vec<Offender> {
-        let mut offenders = Vec::new();
-        for at in 0..MOST_POLICIES {
-            let policies = self.lock();
-            let Some(counts) = policies.get(at) else { break };
-            if is_wanted(counts) {
-                let (policy, counters) =
-                    (counts.policy.clone(), counts.denials.counters().to_vec());
-                drop(policies);
-                offenders.extend(counters.into_iter().map(|it| Offender::new(&policy, it)));
-            }
-        }
-        offenders.sort_by_key(|it| Reverse((it.denials - it.overcount, it.denials)));
-        offenders
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<PolicyCounts>> {
+    /// It is locked for a look-up: the store has locked the log for longer.
+    fn lock(&self) -> MutexGuard<'_, SpaceSaving> {
         // No user code runs under the lock, so poisoned counts are consistent.
-        self.0.policies.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for TopOffenders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policies = self.lock();
-        let kept = policies.iter().map(|it| (&it.policy, it.denials.counters().len()));
-        f.debug_map().entries(kept).finish()
+        write!(f, "TopOffenders({} keys)", self.lock().offenders.len())
+    }
+}
+
+impl SpaceSaving {
+    fn new(capacity: usize) -> Self {
+        let (index, lowest) = (HashMap::default(), BinaryHeap::new());
+        Self { capacity, offenders: Vec::new(), index, lowest }
+    }
+
+    /// Counts a denial. `now` is called only if the log is not kept yet.
+    fn count(&mut self, log: &LogId, now: impl FnOnce() -> Instant) {
+        match self.index.get(log) {
+            Some(&at) => self.offenders[at].denials += 1,
+            None => self.keep(LogId::new(log.policy.clone(), log.key.clone()), now()),
+        }
+    }
+
+    fn keep(&mut self, log: LogId, since: Instant) {
+        let at = self.offenders.len();
+        if at < self.capacity {
+            self.offenders.push(Offender { log: log.clone(), denials: 1, overcount: 0, since });
+            self.lowest.push(Reverse((1, at)));
+            self.index.insert(log, at);
+            return;
+        }
+        while let Some(mut lowest) = self.lowest.peek_mut() {
+            let Reverse((known, at)) = *lowest;
+            let offender = &mut self.offenders[at];
+            let overcount = offender.denials;
+            if known < overcount {
+                *lowest = Reverse((overcount, at));
+                continue;
+            }
+            let denials = overcount + 1;
+            *lowest = Reverse((denials, at));
+            self.index.remove(&offender.log);
+            *offender = Offender { log: log.clone(), denials, overcount, since };
+            self.index.insert(log, at);
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::policy::Policy;
+    use crate::quota::Quota;
+
+    /// Returns the log of a number: one of two policies has it.
+    fn log_of(number: u32) -> LogId {
+        let policy = Policy::new(["user", "ip"][number as usize % 2]).quota(Quota::per_minute(1));
+        LogId::new(policy.into(), number / 2)
+    }
+
+    /// Counts a stream, and compares the result with an exact count after each log.
+    fn compare(capacity: usize, stream: &[LogId]) -> Result<(), TestCaseError> {
+        let (mut sketch, mut exact) = (SpaceSaving::new(capacity), HashMap::<_, u64>::new());
+        let (start, second) = (Instant::now(), Duration::from_secs(1));
+        for (n, log) in (1_u32..).zip(stream) {
+            sketch.count(log, || start + second * n);
+            *exact.entry(log).or_default() += 1;
+
+            let kept = &sketch.offenders;
+            prop_assert_eq!(kept.len(), exact.len().min(capacity));
+            prop_assert_eq!(kept.iter().map(|it| it.denials).sum::<u64>(), u64::from(n));
+            for Offender { log, denials, overcount, since } in kept {
+                prop_assert!((denials - overcount..=*denials).contains(&exact[log]));
+                let at = (*since - start).as_secs() as usize - 1;
+                prop_assert_eq!(&stream[at], log, "it is the time of a count of this log");
+                let counted_since = stream[at..n as usize].iter().filter(|it| *it == log).count();
+                prop_assert_eq!(counted_since as u64, denials - overcount);
+            }
+            for (log, count) in &exact {
+                let is_kept = kept.iter().any(|it| it.log == **log);
+                prop_assert!(is_kept || *count <= u64::from(n) / capacity as u64, "{count} of {n}");
+            }
+        }
+        Ok(())
+    }
+
+    /// Logs that are all as frequent, or each half as frequent as the one before.
+    fn stream() -> impl Strategy<Value = Vec<LogId>> {
+        let skewed = any::<u32>().prop_map(|it| log_of(it.trailing_zeros()));
+        prop_oneof![vec((0..30_u32).prop_map(log_of), 0..400), vec(skewed, 0..400)]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn counts_are_within_bounds(capacity in 1..12_usize, stream in stream()) {
+            compare(capacity, &stream)?;
+        }
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut sketch = SpaceSaving::new(100);
+        for number in 0..100_000 {
+            sketch.count(&log_of(number), Instant::now);
+            sketch.count(&log_of(number % 7), Instant::now);
+        }
+        assert_eq!(sketch.offenders.len(), 100);
+        for capacity in
+            [sketch.offenders.capacity(), sketch.index.capacity(), sketch.lowest.capacity()]
+        {
+            assert!(capacity < 256, "{capacity}");
+        }
     }
 }

@@ -111,14 +111,14 @@ async fn debug_text_and_metrics_hold_no_key() {
     for _ in 0..3 {
         let _ = limiter.check("mallory").await.unwrap();
     }
-    assert_eq!(format!("{offenders:?}"), r#"{"user": 1}"#);
+    assert_eq!(format!("{offenders:?}"), "TopOffenders(1 keys)");
     assert!(!format!("{:?} {limiter:?}", offenders.all()).contains("mallory"));
     assert!(recorded.names().iter().all(|name| !name.contains("mallory")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn policies_and_keys_are_bounded() {
-    let offenders = TopOffenders::new(3);
+async fn all_policies_share_the_capacity() {
+    let offenders = TopOffenders::new(200);
     for policy in 0..100 {
         let policy = one_a_minute(&format!("policy-{policy}"));
         let limiter = Limiter::new(policy, MemoryStore::new()).top_offenders(&offenders);
@@ -127,6 +127,6 @@ async fn policies_and_keys_are_bounded() {
         }
     }
     let all = offenders.all();
-    assert_eq!(all.len(), 64 * 3);
+    assert_eq!(all.len(), 200);
     assert!(all.iter().all(|it| it.key().as_bytes().len() <= 128));
 }

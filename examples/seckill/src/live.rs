@@ -22,8 +22,8 @@ use crate::stock::Outcome;
 #[cfg(feature = "metrics")]
 use crate::stock::StockError;
 
-/// How many keys of each policy are told apart among those denied most, and how many are shown.
-const OFFENDERS: (usize, usize) = (200, 10);
+/// How many keys of all policies are told apart among those denied most, and how many are shown.
+const OFFENDERS: (usize, usize) = (600, 10);
 /// How long the store may take to reply before the page says that it does not.
 const PATIENCE: Duration = Duration::from_secs(1);
 
