@@ -139,19 +139,12 @@ impl Rule {
                     telemetry::key_not_provided(policy.name(), fix);
                 }
             }
-            KeyError::Missing | KeyError::NotApplicable if self.has_never_found(error) => {
+            KeyError::Missing if !stats.found.load(Ordering::Relaxed) => {
                 if stats.missing.fetch_add(1, Ordering::Relaxed) + 1 == REPORTED_AFTER {
                     telemetry::key_never_found(policy.name(), REPORTED_AFTER);
                 }
             }
             KeyError::Missing | KeyError::Invalid | KeyError::NotApplicable => {}
         }
-    }
-
-    /// Returns whether the rule should have found a key by now. A client may leave out an optional key,
-    /// but a layer that provides one does so for some requests.
-    fn has_never_found(&self, error: KeyError) -> bool {
-        let is_expected = error == KeyError::Missing || self.extractor.is_provided_by_server();
-        is_expected && !self.stats.found.load(Ordering::Relaxed)
     }
 }

@@ -69,9 +69,8 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 /// requests, check the name in the extractor.
 ///
 /// Around [`extension`](super::extension) the order of the layers matters: if the layer that inserts the
-/// value runs after the rule, the rule limits nothing. In axum the layer that is added last runs first, so
-/// add that layer after this one. With the feature `tracing` there is one warning if such a rule finds no
-/// key in its first 100 requests.
+/// value runs after the rule, the rule limits nothing, and nothing warns of it. In axum the layer that is added
+/// last runs first, so add that layer after this one.
 ///
 /// ```
 /// use tower_sliding_window::key;
@@ -80,10 +79,10 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 /// ```
 #[must_use]
 pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
-    Mapped(extractor, |found| match found {
+    move |parts: &Parts| match extractor.extract(parts) {
         Err(KeyError::Missing) => Err(KeyError::NotApplicable),
         found => found,
-    })
+    }
 }
 
 /// Hashes the key of another extractor, such as an API key, so that the secret does not stand in Redis.
@@ -97,20 +96,7 @@ pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
 /// ```
 #[must_use]
 pub fn hashed(extractor: impl KeyExtractor) -> impl KeyExtractor {
-    Mapped(extractor, |found| found.map(Key::into_hashed))
-}
-
-/// An extractor, and what becomes of what it finds.
-struct Mapped<E>(E, fn(Result<Key, KeyError>) -> Result<Key, KeyError>);
-
-impl<E: KeyExtractor> KeyExtractor for Mapped<E> {
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        (self.1)(self.0.extract(parts))
-    }
-
-    fn is_provided_by_server(&self) -> bool {
-        self.0.is_provided_by_server()
-    }
+    move |parts: &Parts| extractor.extract(parts).map(Key::into_hashed)
 }
 
 #[cfg(test)]

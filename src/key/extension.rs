@@ -1,5 +1,3 @@
-use std::marker::PhantomData;
-
 use http::request::Parts;
 
 use super::{Key, KeyError, KeyExtractor};
@@ -12,7 +10,7 @@ use super::{Key, KeyError, KeyExtractor};
 ///
 /// So the order of the layers matters. In axum the layer that is added last runs first: add the layer
 /// that inserts the value after this one. If a rule finds no key in its first 100 requests, there is one
-/// warning, with the feature `tracing`. This also holds within [`optional`](super::optional). With
+/// warning, with the feature `tracing`, but none within [`optional`](super::optional). With
 /// `RUST_LOG=tower_sliding_window=debug` each of them is logged.
 ///
 /// ```
@@ -53,27 +51,5 @@ where
     T: Send + Sync + 'static,
     for<'a> &'a T: Into<Key>,
 {
-    Extension(PhantomData::<fn(T)>)
-}
-
-struct Extension<T>(PhantomData<fn(T)>);
-
-impl<T> Clone for Extension<T> {
-    fn clone(&self) -> Self {
-        Self(PhantomData)
-    }
-}
-
-impl<T> KeyExtractor for Extension<T>
-where
-    T: Send + Sync + 'static,
-    for<'a> &'a T: Into<Key>,
-{
-    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
-        parts.extensions.get::<T>().map(Into::into).ok_or(KeyError::Missing)
-    }
-
-    fn is_provided_by_server(&self) -> bool {
-        true
-    }
+    |parts: &Parts| parts.extensions.get::<T>().map(Into::into).ok_or(KeyError::Missing)
 }

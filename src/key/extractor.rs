@@ -33,14 +33,6 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// A [`KeyError`] if the request has no key.
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError>;
-
-    /// Returns whether a part of the server puts the key into the request, as for [`extension`](super::extension). Defaults
-    /// to `false`.
-    ///
-    /// Then a rule that has not found its key in 100 requests is reported also within [`optional`](super::optional).
-    fn is_provided_by_server(&self) -> bool {
-        false
-    }
 }
 
 impl<F> KeyExtractor for F

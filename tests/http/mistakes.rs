@@ -91,7 +91,7 @@ async fn rule_that_never_finds_its_key_warns_once() {
     let layer = |by| SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
     let misspelt = || layer(key::header("x-usr-id"));
     let skipping = misspelt().on_missing_key(MissingKey::SkipRule);
-    let by = key::optional(key::extension::<String>());
+    let by = key::extension::<String>();
     let without_login = SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
     // Clients may leave this header out.
     let by = key::optional(key::header("x-usr-id"));
