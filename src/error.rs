@@ -69,12 +69,6 @@ pub enum StoreError {
         /// The capacity.
         capacity: usize,
     },
-    /// The senders or groups in the in-process store take as many bytes as they may.
-    #[error("the in-process store is full: its messages take {budget} bytes")]
-    TooManyBytes {
-        /// How many bytes they may take.
-        budget: usize,
-    },
     /// The request costs more than 1, and none of its policies is a budget.
     #[error(
         "a request of cost {cost} has no budget: make a policy with `Policy::budget`, because others count it as \
@@ -142,7 +136,7 @@ impl StoreError {
             Self::Unsupported { .. } => "unsupported",
             Self::Refused { .. } => "refused",
             Self::Protocol { .. } => "protocol",
-            Self::Full { .. } | Self::TooManyBytes { .. } => "full",
+            Self::Full { .. } => "full",
             Self::NoBudget { .. } => "no_budget",
             Self::CostAboveLimit { .. } => "cost_above_limit",
             Self::NoValue { .. } => "no_value",
