@@ -78,122 +78,16 @@
 //!
 //! # Features
 //!
-//! | feature | default | adds |
-//! |---|---|---|
-//! | `memory` | yes | [`MemoryStore`] |
-//! | `redis` | yes | [`RedisStore`] on one server, with Sentinels or on a Cluster; enables `memory` |
-//! | `redis-commands` | no | `RedisStore::commands`: the application's own commands, in types of the crate `redis` |
-//! | `tls` | no | `rediss://` URLs, with rustls |
-//! | `axum` | no | `key::path_param`, and axum's `ConnectInfo` in [`key::peer_ip`] |
-//! | `tonic` | no | tonic's `TcpConnectInfo` in [`key::peer_ip`] |
-//! | `metrics` | no | the metrics below, through the `metrics` crate |
-//! | `tracing` | yes | warnings of mistakes, events about denials and failures, and the fields of spans below, without keys, through the `tracing` crate |
-//! | `serde` | no | `Serialize` and `Deserialize` for [`Policies`], [`Policy`] and everything else that has a text form |
-//! | `full` | no | all of the above |
-//! | `contract` | no | `store::contract`, the contract test for custom stores; not in `full` |
+//! `memory`, `redis` and `tracing` are on by default. What needs another feature says so here, and `Cargo.toml` says what
+//! each adds. `full` has all of them except `contract`, the test for a store of one's own.
 //!
-//! # Metrics
-//!
-//! | metric | labels | what |
-//! |---|---|---|
-//! | `sliding_window_decisions_total` | `policy`, `outcome`: `admitted`, `denied`, `shadow_denied` | decisions, once for each log: an admission in all of its logs, a denial in those that deny it |
-//! | `sliding_window_strikes_total` | `policy` | strikes |
-//! | `sliding_window_bans_total` | `policy` | bans imposed because of strikes |
-//! | `sliding_window_missing_keys_total` | `policy`; `reason`: `missing` (not sent by the client), `invalid`, `not_provided` (not provided by the server), `not_applicable` ([`key::optional`]) | requests without the key of a rule; `policy` is `chosen` for a rule that chooses its policy |
-//! | `sliding_window_counted_twice_total` | `policy` | requests that two layers counted in the same log |
-//! | `sliding_window_strikes_lost_total` | | strikes that were not counted because the in-process table of ban records was full |
-//! | `sliding_window_store_errors_total` | `kind` | checks that the store did not decide |
-//! | `sliding_window_impossible_requests_total` | `kind`: `cost_above_limit`, `no_budget`, `unsupported`, `no_value`, see [`StoreError`] | requests that no store could admit |
-//! | `sliding_window_fallback_decisions_total` | `failure_policy`: `local`, `open`, `closed`; `outcome`: `admitted`, `denied`, `shadow_denied`, `refused` | decisions made without the store |
-//! | `sliding_window_store_available` | | gauge: 1 while connected to Redis, 0 during an outage, also of one node of a Cluster |
-//! | `sliding_window_store_call_duration_seconds` | `script`: the name of a file in `lua/`, or `custom`; `outcome`: `ok`, or the kind of an error as in `sliding_window_store_errors_total` | histogram: time from a script call to Redis until its reply |
-//! | `sliding_window_batch_size` | `script` | histogram: requests that share a script call to Redis |
-//! | `sliding_window_wait_duration_seconds` | `policy`; `outcome`: `admitted`, `denied`, `too_many_waiters`, `error`, `stopped` (no rule applies any more) | histogram: time that a caller of [`Limiter::until_admitted`] and its kin or a request of a layer with [`max_wait`](SlidingWindowLayer::max_wait) has waited, zero included |
-//! | `sliding_window_memory_logs` | | gauge: logs that the in-process stores hold, expired ones included |
-//! | `sliding_window_memory_nearly_full` | | gauge: in-process stores that have reached 80 % of their capacity and not fallen below 70 % since |
-//! | `sliding_window_memory_full_total` | | requests that did not fit into an in-process store |
-//! | `sliding_window_journal_changes` | | gauge: decisions of an outage that are not yet written back to Redis, once for each log |
-//! | `sliding_window_journal_nearly_full` | | gauge: journals that have reached 80 % of their capacity and not fallen below 70 % since |
-//! | `sliding_window_written_back_total` | | requests that were written back to Redis after an outage |
-//! | `sliding_window_write_back_lost_total` | | requests of an outage that have expired before they could be written back to Redis |
-//!
-//! Where nothing else is said, a metric is a counter. The label `policy` tells the rules of a layer apart,
-//! so give each policy a name. Names, units and texts of help follow the conventions of Prometheus and
-//! OpenTelemetry: seconds, bytes, and `_total` for counters.
-//!
-//! A recorder can be installed before or after a layer is built. The first report to it also describes all
-//! metrics. Handles of metrics are kept for at most a second, so a recorder may drop metrics that have been
-//! idle for longer, and they return with the next report.
-//!
-//! The gauges are sums over all stores of the process, and no task runs for them. Each is set when what it
-//! shows has changed, and the numbers of logs and of changes when they have changed by a 64th. A [`RedisStore`] has an
-//! in-process store for outages, whose logs count too.
-//!
-//! `metrics-exporter-prometheus` makes a summary of a histogram unless it is given buckets:
-//!
-//! ```
-//! # #[cfg(feature = "metrics")] {
-//! use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
-//!
-//! // From a call to a Redis nearby to the longest wait.
-//! let seconds = [
-//!     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
-//! ];
-//! // A call has at most 32 requests.
-//! let requests = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
-//! let name = |name: &str| Matcher::Full(name.to_owned());
-//! let recorder = PrometheusBuilder::new()
-//!     .set_buckets_for_metric(name("sliding_window_store_call_duration_seconds"), &seconds)?
-//!     .set_buckets_for_metric(name("sliding_window_wait_duration_seconds"), &seconds)?
-//!     .set_buckets_for_metric(name("sliding_window_batch_size"), &requests)?
-//!     .install_recorder()?;
-//! assert_eq!(recorder.render(), ""); // what Prometheus reads
-//! # }
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
-//!
-//! # Tracing
-//!
-//! The targets of all events begin with `tower_sliding_window`, as in `RUST_LOG=tower_sliding_window=warn`.
-//!
-//! The layer records its decision on the current span, in those of these fields that the span has declared:
-//!
-//! | field | value |
+//! | for | features |
 //! |---|---|
-//! | `rate_limit.decision` | `admitted`, `denied`, or `shadow_denied` in shadow mode |
-//! | `rate_limit.policy` | the names of the policies that deny the request, or of all that admit it, with commas |
-//! | `rate_limit.remaining` | [`Usage::remaining`] |
-//! | `rate_limit.retry_after_ms` | after a denial: the milliseconds to wait, rounded up |
-//! | `rate_limit.decided_by` | `store`, `local_log` or `failure_policy`, see [`DecidedBy`] |
-//!
-//! No field contains a key. A request without a decision, such as one without a key, has none of them. The
-//! span must have been entered around the layer, as that of `tower_http::trace` is if its layer is added
-//! after this one. With `tracing-opentelemetry` the fields are attributes of the span.
-//!
-//! ```
-//! # #[cfg(feature = "tracing")] {
-//! use axum::{Router, extract::Request, routing::post};
-//! use tower_http::trace::TraceLayer;
-//! use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-//! use tracing::{field::Empty, info_span};
-//!
-//! let user = key::header("x-user-id");
-//! let app: Router = Router::new()
-//!     .route("/orders", post(|| async { "ordered" }))
-//!     .layer(SlidingWindowLayer::new(Quota::per_minute(5), user, MemoryStore::new()))
-//!     .layer(TraceLayer::new_for_http().make_span_with(|request: &Request| {
-//!         info_span!(
-//!             "request",
-//!             method = %request.method(),
-//!             rate_limit.decision = Empty,
-//!             rate_limit.policy = Empty,
-//!             rate_limit.remaining = Empty,
-//!             rate_limit.retry_after_ms = Empty,
-//!             rate_limit.decided_by = Empty,
-//!         )
-//!     }));
-//! # }
-//! ```
+//! | `rediss://` URLs | `tls` |
+//! | the application's own commands to Redis | `redis-commands` |
+//! | path parameters and addresses of peers as keys | `axum`, `tonic` |
+//! | policies in a configuration | `serde` |
+//! | [metrics, and the fields of spans](docs::watching) | `metrics`, `tracing` |
 //!
 //! [`crates/message-storm`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/crates/message-storm
 //! [`examples/seckill`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/seckill

@@ -259,15 +259,9 @@ impl SlidingWindowLayer {
 
     /// Sets what happens to a request if the store can't decide.
     ///
-    /// Defaults to [`FailurePolicy::Local`] with one instance. [`FailurePolicy::Closed`] responds
-    /// with a 503 and `Retry-After`, never with a 429.
-    ///
-    /// ```
-    /// use tower_sliding_window::{FailurePolicy, MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .failure_policy(FailurePolicy::local(3)); // three servers share the quota in an outage
-    /// ```
+    /// Defaults to [`FailurePolicy::Local`] with one instance; with [`FailurePolicy::local(3)`](FailurePolicy::local)
+    /// three servers share the quotas in an outage. [`FailurePolicy::Closed`] responds with a 503 and `Retry-After`,
+    /// never with a 429.
     #[must_use]
     pub fn failure_policy(self, on_failure: FailurePolicy) -> Self {
         self.with(|config| config.on_failure = on_failure)
@@ -278,14 +272,6 @@ impl SlidingWindowLayer {
     ///
     /// Defaults to `OnBan::Reject(StatusCode::FORBIDDEN)`, with the rest of the ban in
     /// `Retry-After`.
-    ///
-    /// ```
-    /// use tower_sliding_window::{MemoryStore, OnBan, Policy, Quota, SlidingWindowLayer, key};
-    ///
-    /// let user = Policy::new("user").quota(Quota::per_minute(5)).penalty("3/10m:1m,1h".parse()?);
-    /// SlidingWindowLayer::new(user, key::header("x-user-id"), MemoryStore::new()).on_ban(OnBan::Mute);
-    /// # Ok::<(), tower_sliding_window::ParsePenaltyError>(())
-    /// ```
     #[must_use]
     pub fn on_ban(self, on_ban: OnBan) -> Self {
         self.with(|config| config.on_ban = on_ban)
@@ -468,14 +454,6 @@ impl SlidingWindowLayer {
     /// Defaults to `false`. With `true` a client can run the handler any number of times by hanging
     /// up each time, so use it only for trusted clients. If the client is gone, the cancellation
     /// continues in the background.
-    ///
-    /// ```
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// // Between our own services: a request without a response does not count.
-    /// SlidingWindowLayer::new(Quota::per_hour(100), key::header("x-service"), MemoryStore::new())
-    ///     .cancel_unanswered(true);
-    /// ```
     #[must_use]
     pub fn cancel_unanswered(self, cancel_unanswered: bool) -> Self {
         self.with(|config| config.cancel_unanswered = cancel_unanswered)
@@ -529,15 +507,6 @@ impl SlidingWindowLayer {
     ///
     /// A further request that would have to wait is denied at once. Its `Retry-After` counts those that wait
     /// before it. Without [`max_wait`](Self::max_wait) no request waits.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// SlidingWindowLayer::new(Quota::per_second(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .max_wait(Duration::from_secs(2))
-    ///     .max_waiters(500);
-    /// ```
     #[must_use]
     pub fn max_waiters(self, most: usize) -> Self {
         self.with(|config| config.max_waiters = most)
@@ -546,16 +515,6 @@ impl SlidingWindowLayer {
     /// Sets which fields show a client its quotas.
     ///
     /// Defaults to [`RateLimitHeaders::Draft11`]: `RateLimit` and `RateLimit-Policy`.
-    ///
-    /// ```
-    /// use tower_sliding_window::{
-    ///     MemoryStore, Quota, RateLimitHeaders, SlidingWindowLayer, key,
-    /// };
-    ///
-    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .headers(RateLimitHeaders::Both) // `X-RateLimit-Limit` and so on, too
-    ///     .headers_on_success(true);
-    /// ```
     #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
         self.with(|config| config.headers = headers)
@@ -636,14 +595,6 @@ impl SlidingWindowLayer {
     /// It is the same in `Retry-After`, `RateLimit` and the gRPC details, and the wait is never too short. Decisions in
     /// [`on_decision`](Self::on_decision) have the exact wait. The
     /// [draft](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11#section-8.5) advises it.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .retry_jitter(Duration::from_secs(10));
-    /// ```
     #[must_use]
     pub fn retry_jitter(self, longest: Duration) -> Self {
         self.with(|config| config.jitter = longest)
@@ -667,15 +618,6 @@ impl SlidingWindowLayer {
     }
 
     /// Sets where the keys of denied requests are counted. Defaults to nowhere.
-    ///
-    /// ```
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, TopOffenders, key};
-    ///
-    /// let offenders = TopOffenders::new(100);
-    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .top_offenders(&offenders);
-    /// assert!(offenders.all().is_empty());
-    /// ```
     #[must_use]
     pub fn top_offenders(self, offenders: &TopOffenders) -> Self {
         self.with(|config| config.offenders = Some(offenders.clone()))

@@ -1,7 +1,7 @@
-//! The crate's documentation lists the features and the metrics. The metrics of a full store, whose gauges are sums
+//! The guide lists the metrics. The metrics of a full store, whose gauges are sums
 //! over the stores of a process.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use test_support::recorder::RecordedMetrics;
@@ -69,7 +69,7 @@ fn documentation_lists_every_metric() {
         let words = text.split(|it: char| !it.is_ascii_alphanumeric() && it != '_');
         words.filter(|it| it.starts_with("sliding_window_")).map(str::to_owned).collect()
     };
-    let listed: String = source("src/lib.rs").lines().filter(|it| it.starts_with("//!")).collect();
+    let listed = source("src/docs/watching.md");
     let described = names(&source("src/telemetry/describe.rs"));
     let files = crate::files(&crate::root().join("src/telemetry"), "rs");
     let files = files.iter().filter(|it| !it.ends_with("describe.rs"));
@@ -77,32 +77,4 @@ fn documentation_lists_every_metric() {
     let reporting: String = reporting.chain([source("src/telemetry.rs")]).collect();
     assert_eq!(names(&listed), names(&reporting));
     assert_eq!(names(&listed), described);
-}
-
-const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"));
-const CRATE_DOCS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/src/lib.rs"));
-
-/// Returns each feature of Cargo.toml, and whether it is on by default.
-fn features() -> BTreeMap<&'static str, bool> {
-    let section = MANIFEST.split("\n[features]\n").nth(1).expect("features");
-    let lines = section.lines().take_while(|line| !line.starts_with('['));
-    let features: BTreeMap<_, _> = lines.filter_map(|line| line.split_once(" = ")).collect();
-    let default = features["default"];
-    let is_default = |name: &str| default.contains(&format!("\"{name}\""));
-    let names = features.keys().filter(|name| **name != "default");
-    names.map(|name| (*name, is_default(name))).collect()
-}
-
-/// Returns each feature of the table in the crate's documentation, and whether it is on by default.
-fn documented() -> BTreeMap<&'static str, bool> {
-    let table = CRATE_DOCS.split("//! # Features\n").nth(1).expect("a section");
-    let lines = table.lines().take_while(|line| !line.starts_with("//! # "));
-    let rows = lines.filter_map(|line| line.strip_prefix("//! | `"));
-    let cells = rows.filter_map(|row| row.split_once("` | "));
-    cells.map(|(name, rest)| (name, rest.starts_with("yes "))).collect()
-}
-
-#[test]
-fn crate_docs_list_every_feature() {
-    assert_eq!(documented(), features());
 }
