@@ -81,7 +81,8 @@
     over. None of these becomes shorter.
 ]]
 local call, try, format, rep = redis.call, redis.pcall, string.format, string.rep
-local new, again, peek, most_expired, most_strikes, most_costs, most_windows = 0, 1, 2, 256, 100, 1000, 64
+local new, again, peek = 0, 1, 2
+local most_expired, most_strikes, most_costs, most_windows, most_numbers = 256, 100, 1000, 64, 4000
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 -- As text: a number becomes text anew for each command, and slowly.
@@ -101,7 +102,12 @@ end
 local numbers, n, errors, key, arg = { now_us }, 1, nil, 1, 2 + more
 while key <= #KEYS do
   local packed = ARGV[arg]
-  local shape = { struct.unpack('>' .. rep('d', #packed / 8), packed) }
+  local all, at_once = #packed / 8, math.min(#packed / 8, most_numbers)
+  local shape = { struct.unpack('>' .. rep('d', at_once), packed) }
+  -- Lua has room for 8,000 results at a time.
+  for i = at_once + 1, all do
+    shape[i] = struct.unpack('>d', packed, 8 * i - 7)
+  end
   local requests, mode, wants_reset, logs, penalties, values, budgets =
     shape[1], shape[2], shape[3] == 1, shape[4], shape[5], shape[6], shape[7]
   arg = arg + 1

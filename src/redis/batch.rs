@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::client::{Client, LONGEST_WAIT, MOST_CALLS, MOST_NODES, waited_too_long};
 use super::keys::Keys;
 use super::reply::{Replies, malformed};
+use super::request::is_redirection;
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 use crate::telemetry;
@@ -25,7 +26,7 @@ use crate::window::LogId;
 const MOST: usize = 32;
 /// How often other tasks run before a call. More save nothing: a batch has its size by then.
 const MOST_YIELDS: usize = 8;
-/// A call takes no more requests when they have this many places. They keep Redis busy for about
+/// The most places of the requests that share a call. They keep Redis busy for about
 /// half a millisecond.
 const MOST_PLACES: usize = 512;
 
@@ -44,9 +45,6 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 
     /// What requests have in common that are beside each other in a call.
     type Shape: Ord;
-
-    /// Whether the request is sent although its caller has gone.
-    const OUTLIVES_CALLER: bool;
 
     fn script(scripts: &'static Scripts) -> &'static Script;
 
@@ -90,8 +88,7 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 /// - A request arrives while the task finds the queue empty. Both happen under the lock, so that
 ///   the request is taken by this task or starts another one.
 /// - The runtime of the task ends. The callers whose requests it had taken, and of those that wait
-///   behind them, learn that at once, by their dropped senders. What outlives its caller stays in the
-///   queue. The next request starts another task.
+///   behind them, learn that at once, by their dropped senders. The next request starts another task.
 ///   Test: `batch_outlives_its_runtime`.
 /// - The runtime of the task is no longer polled, but not dropped either. Callers give up at their
 ///   time limit. A task whose last call has begun longer ago than that counts as gone.
@@ -190,7 +187,7 @@ impl<R: BatchedRequest> Batch<R> {
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
         let is_gone = sending_for.is_none_or(|time| time > self.0.client.response_timeout());
-        if queue.waiting.len() >= MOST_WAITING && !R::OUTLIVES_CALLER {
+        if queue.waiting.len() >= MOST_WAITING {
             drop(queue);
             let _ = caller.send(Err(StoreError::Overloaded));
             return;
@@ -231,7 +228,7 @@ impl<R: BatchedRequest> Batch<R> {
             };
             for (waiting, reply) in batch.into_iter().zip(replies) {
                 // A slot of its keys may have moved to another node.
-                if are_spread && matches!(reply, Err(StoreError::Refused { .. })) {
+                if are_spread && reply.as_ref().is_err_and(may_be_elsewhere) {
                     self.send_in_task(waiting.request, waiting.caller);
                 } else {
                     // An error means that the caller has gone.
@@ -243,7 +240,7 @@ impl<R: BatchedRequest> Batch<R> {
 
     /// Sends a request alone.
     fn send_in_task(&self, request: R, caller: Caller<R>) {
-        if !R::OUTLIVES_CALLER && caller.is_closed() {
+        if caller.is_closed() {
             return;
         }
         let batch = self.clone();
@@ -293,13 +290,19 @@ impl<R: BatchedRequest> Drop for Task<R> {
             // The next request starts another task.
             queue.sending_since = None;
             // There may be no next request.
-            let abandoned =
-                if R::OUTLIVES_CALLER { VecDeque::new() } else { mem::take(&mut queue.waiting) };
+            let abandoned = mem::take(&mut queue.waiting);
             drop(queue);
             // Not under the lock: it wakes the callers.
             drop(abandoned);
         }
     }
+}
+
+/// Returns whether a node may have refused a request because its keys are elsewhere, or a proxy because it does not know
+/// where they are.
+fn may_be_elsewhere(error: &StoreError) -> bool {
+    matches!(error, StoreError::Refused { code, .. }
+        if is_redirection(code) || matches!(&**code, "CLUSTERDOWN" | "CROSSSLOT" | "ERR"))
 }
 
 impl<R: BatchedRequest> Shared<R> {
@@ -337,13 +340,15 @@ impl<R: BatchedRequest> Shared<R> {
         let (mut batch, mut places) = (Vec::with_capacity(queue.waiting.len().min(MOST)), 0);
         let mut late = Vec::new();
         while batch.len() < MOST
-            && places < MOST_PLACES
+            && let Some(next) = queue.waiting.front()
+            // A request that is too large for a call with others is alone in one.
+            && (batch.is_empty() || places + next.request.places() <= MOST_PLACES)
             && let Some(waiting) = queue.waiting.pop_front()
         {
             let is_late = now.saturating_duration_since(waiting.since) > LONGEST_WAIT;
-            if !R::OUTLIVES_CALLER && is_late {
+            if is_late {
                 late.push(waiting);
-            } else if R::OUTLIVES_CALLER || !waiting.caller.is_closed() {
+            } else if !waiting.caller.is_closed() {
                 places += waiting.request.places();
                 batch.push(waiting);
             }

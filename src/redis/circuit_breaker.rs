@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Connection, Connector, Server, read_mark};
@@ -22,6 +23,8 @@ use crate::error::StoreError;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that Redis decides again within a second of its return.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest time that an attempt takes while its runtime is driven: longer than its steps.
+const LONGEST_ATTEMPT: Duration = Duration::from_secs(7);
 /// The least time between two replacements of a connection whose server is no longer the master.
 const LEAST_AGE: Duration = Duration::from_secs(1);
 
@@ -131,6 +134,10 @@ impl CircuitBreaker {
         let tried = states.wait_for(|state| !state.is_connecting());
         let state = timeout(self.0.response_timeout, tried).await;
         let ready = state.ok().and_then(Result::ok).and_then(|state| state.ready());
+        if ready.is_none() {
+            // A program that waits for each check by `block_on` gives the task that connects no other time.
+            yield_now().await;
+        }
         ready.ok_or(StoreError::Unavailable)
     }
 }
@@ -147,7 +154,8 @@ impl CircuitBreaker {
 //   moment at which a second task could start.
 // - A runtime ends while its task reconnects. The token is dropped with the task, so the state
 //   counts as idle, and the next call starts a task on its own runtime. A call that waits for the
-//   attempt is not notified, and ends at its deadline. Tests:
+//   attempt is not notified, and ends at its deadline. A runtime that is at rest counts as ended after 7 s, and if its task goes
+//   on, it finds that another one has taken its place. Tests:
 //   `wait_for_a_connection_has_a_deadline` and, with a server,
 //   `outage_ends_when_its_runtime_is_gone`.
 // - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
@@ -182,8 +190,25 @@ enum State {
     Failed(Attempt),
 }
 
-/// A reference to the token of the task that connects. It is dangling when the task is gone.
-type Attempt = Weak<()>;
+/// The task that connects.
+#[derive(Clone)]
+struct Attempt {
+    /// A reference to its token. It is dangling when the task is gone.
+    token: Weak<()>,
+    /// When it last began anew.
+    since: Instant,
+}
+
+impl Attempt {
+    fn new(token: &Arc<()>) -> Self {
+        Self { token: Arc::downgrade(token), since: Instant::now() }
+    }
+
+    /// Returns whether the task is gone, or at rest with its runtime.
+    fn is_over(&self) -> bool {
+        self.token.strong_count() == 0 || self.since.elapsed() > LONGEST_ATTEMPT
+    }
+}
 
 impl State {
     fn ready(&self) -> Option<(Connection, u64)> {
@@ -198,13 +223,19 @@ impl State {
     }
 
     fn is_connecting(&self) -> bool {
-        matches!(self, Self::Connecting(attempt) if attempt.strong_count() > 0)
+        matches!(self, Self::Connecting(attempt) if !attempt.is_over())
+    }
+
+    /// Returns whether no other task connects in place of that of a token.
+    fn is_of(&self, token: &Arc<()>) -> bool {
+        matches!(self, Self::Connecting(attempt) | Self::Failed(attempt)
+            if attempt.token.as_ptr() == Arc::as_ptr(token))
     }
 
     fn is_idle(&self) -> bool {
         match self {
             Self::Idle => true,
-            Self::Connecting(attempt) | Self::Failed(attempt) => attempt.strong_count() == 0,
+            Self::Connecting(attempt) | Self::Failed(attempt) => attempt.is_over(),
             Self::Ready { .. } => false,
         }
     }
@@ -261,7 +292,7 @@ impl Shared {
         let is_idle = self.state.borrow().is_idle();
         let Ok(runtime) = Handle::try_current() else { return };
         let token = Arc::new(());
-        let attempt = Arc::downgrade(&token);
+        let attempt = Attempt::new(&token);
         let is_first = is_idle
             && self.state.send_if_modified(|state| {
                 let is_idle = state.is_idle();
@@ -328,7 +359,7 @@ impl Shared {
             Err(error @ StoreError::Disconnected { .. }) => {
                 self.give_up(number, State::Connecting, Duration::ZERO, error);
             }
-            Err(error @ StoreError::Refused { code, .. }) if code == "READONLY" => {
+            Err(error) if reply::is_not_the_master(error) => {
                 self.give_up(number, State::Connecting, LEAST_AGE, error);
             }
             _ => drop(self.replies.fetch_add(1, Ordering::Relaxed)),
@@ -348,7 +379,7 @@ impl Shared {
                 if *number == failed && since.elapsed() >= least_age);
             if is_it {
                 self.health.record_failure();
-                *state = next(Arc::downgrade(&token));
+                *state = next(Attempt::new(&token));
             }
             is_it
         });
@@ -375,9 +406,12 @@ impl Shared {
     fn set_failed(&self, error: &StoreError) {
         self.report_lost(error);
         self.state.send_if_modified(|state| {
-            let State::Connecting(attempt) = state else { return false };
-            *state = State::Failed(std::mem::take(attempt));
-            true
+            let is_first = matches!(state, State::Connecting(_));
+            if let State::Connecting(attempt) | State::Failed(attempt) = state {
+                let (token, since) = (attempt.token.clone(), Instant::now());
+                *state = State::Failed(Attempt { token, since });
+            }
+            is_first
         });
     }
 
@@ -397,10 +431,14 @@ impl Drop for Shared {
     }
 }
 
-async fn reconnect(breaker: Weak<Shared>, _token: Arc<()>) {
+async fn reconnect(breaker: Weak<Shared>, token: Arc<()>) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while let Some(breaker) = breaker.upgrade() {
-        match breaker.reconnect().await {
+        let result = breaker.reconnect().await;
+        if !breaker.state.borrow().is_of(&token) {
+            return;
+        }
+        match result {
             Ok(connection) => return breaker.set_ready(connection),
             Err(error) => breaker.set_failed(&error),
         }

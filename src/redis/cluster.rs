@@ -214,7 +214,7 @@ impl Cluster {
     /// Sends a request to the node of its first key, or to any node if it has none, and waits for the reply.
     pub(super) async fn call(self: &Arc<Self>, request: &Request) -> Result<Value, StoreError> {
         let name = request.key();
-        let end = Instant::now() + LONGEST_DETOUR;
+        let mut end = None;
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut node = self.node_of(name).await?;
         let mut is_asking = false;
@@ -227,7 +227,9 @@ impl Cluster {
                 StoreError::Refused { code, message } => (code.as_str(), message.as_str()),
                 _ => ("", ""),
             };
-            if !is_redirection(code) || Instant::now() >= end {
+            // From the first refusal on: the way to the node may take longer than that.
+            let now = Instant::now();
+            if !is_redirection(code) || now >= *end.get_or_insert(now + LONGEST_DETOUR) {
                 self.look_soon();
                 return result;
             }

@@ -117,25 +117,20 @@ impl Connector {
             // So that the first of many concurrent requests do not all find it missing.
             commands.add_command(script.load()).ignore();
         }
-        commands.cmd("INFO");
-        add_mark(&mut commands, mark);
-        // A user of few rights may not all of that. A call whose script is missing sends the script along.
-        let replies = commands.ignore_errors().query_async(&mut connection);
-        let (info, mark): (RedisResult<String>, RedisResult<String>) =
-            within(STEP_TIMEOUT, replies).await?;
-        let info = info.unwrap_or_default();
-        let value = |name: &str| {
-            let line = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned());
-            info.lines().find_map(line)
-        };
-        if let (Some(memory), Some(policy)) = (value("maxmemory"), value("maxmemory_policy"))
+        // A user of few rights may not all of that. A call whose script is missing sends the script along. A server that
+        // does not reply, as one whose writes are paused, decides nothing.
+        let replies = query_mark(&mut commands, mark, "all", &mut connection);
+        let (mark, info) = within(STEP_TIMEOUT, replies).await?;
+        if let (Some(memory), Some(policy)) =
+            (value(&info, "maxmemory"), value(&info, "maxmemory_policy"))
             && memory != "0"
             && policy != "noeviction"
         {
-            telemetry::may_evict(&policy);
+            telemetry::may_evict(policy);
         }
         // A server that does not tell either counts as another one.
-        Ok((connection, Server { run_id: value("run_id"), mark: mark.unwrap_or_default() }))
+        let run_id = value(&info, "run_id").map(ToOwned::to_owned);
+        Ok((connection, Server { run_id, mark: mark.unwrap_or_default() }))
     }
 
     /// Returns the host and port of the server for messages, if it is known.
@@ -165,17 +160,36 @@ async fn connect_to(client: &Client) -> RedisResult<Connection> {
 
 /// Returns the mark that is lost when the data is, and makes one if there is none.
 pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisResult<String> {
-    let mut commands = redis::pipe();
-    add_mark(&mut commands, name);
-    commands.query_async::<(String,)>(connection).await.map(|(mark,)| mark)
+    query_mark(&mut redis::pipe(), name, "replication", connection).await?.0
 }
 
-fn add_mark(commands: &mut Pipeline, name: &str) {
+/// Sends some commands whose replies do not matter, and returns the mark and a section of `INFO`.
+///
+/// A server that became a replica and then the master again has the mark from its master, but has lost what that one did
+/// not have. So the name that Redis gives to a history of writes is part of the mark. Redis changes it in such a
+/// case, and also an hour after a server has lost its last replica.
+async fn query_mark(
+    commands: &mut Pipeline,
+    name: &str,
+    section: &str,
+    connection: &mut Connection,
+) -> RedisResult<(RedisResult<String>, String)> {
     /// In seconds. Each process renews it while it uses Redis.
     const KEPT_FOR: u64 = 86_400;
     let new = Uuid::new_v4().to_string();
     commands.cmd("SET").arg(name).arg(new).arg("NX").arg("EX").arg(KEPT_FOR).ignore();
     commands.cmd("GETEX").arg(name).arg("EX").arg(KEPT_FOR);
+    commands.cmd("INFO").arg(section).ignore_errors();
+    let (mark, info): (RedisResult<String>, RedisResult<String>) =
+        commands.query_async(connection).await?;
+    let info = info.unwrap_or_default();
+    let history = value(&info, "master_replid").unwrap_or_default();
+    Ok((mark.map(|mark| format!("{mark} {history}")), info))
+}
+
+/// Returns a value that `INFO` names.
+fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
 async fn within<T>(limit: Duration, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {

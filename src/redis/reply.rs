@@ -79,11 +79,11 @@ impl<'a> Replies<'a> {
         }
     }
 
-    /// Returns the error of a request that had to write to a replica.
-    pub(super) fn read_only(mut self) -> Option<StoreError> {
+    /// Returns the error of a request that had to write to a server that is not the master.
+    pub(super) fn not_the_master(mut self) -> Option<StoreError> {
         while !self.errors.is_empty() {
             let error = self.next_error().ok()?;
-            if matches!(&error, StoreError::Refused { code, .. } if code == "READONLY") {
+            if is_not_the_master(&error) {
                 return Some(error);
             }
         }
@@ -103,6 +103,12 @@ impl<'a> Replies<'a> {
         let code = if is_code { code.to_owned() } else { code_of("ERR", &message) };
         Ok(StoreError::Refused { code, message })
     }
+}
+
+/// Returns whether a server is the master no longer, or has lost the replicas without which it is none.
+pub(super) fn is_not_the_master(error: &StoreError) -> bool {
+    matches!(error, StoreError::Refused { code, .. }
+        if matches!(&**code, "READONLY" | "MASTERDOWN" | "NOREPLICAS"))
 }
 
 pub(super) fn error(error: RedisError) -> StoreError {

@@ -31,7 +31,7 @@ impl Request {
         };
         let reply = reply.map_err(|error| self.error(error))?;
         if matches!(self, Self::Batch(..))
-            && let Some(error) = Replies::of(&reply)?.read_only()
+            && let Some(error) = Replies::of(&reply)?.not_the_master()
         {
             // It concerns the connection.
             return Err(error);

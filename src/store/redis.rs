@@ -500,10 +500,9 @@ impl Store for RedisStore {
         }
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            if this.0.is_split(&check) {
-                return this.settle_in_turn(check, cost, was_here).await;
-            }
-            this.settle_or_note(check, cost, was_here).await
+            // A task of its own, which ends what a caller has begun who leaves.
+            let task = tokio::spawn(this.settle_or_note(check, cost, was_here));
+            task.await.map_err(in_turn::task_has_ended)?
         })
     }
 

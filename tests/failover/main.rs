@@ -9,10 +9,12 @@ mod faults;
 mod histories;
 mod lateness;
 mod lost_replies;
+mod masters;
 mod node_faults;
 mod outage;
 mod policies;
 mod recovery;
+mod runtimes;
 mod soak;
 
 use test_support::proxy::{Fault, Proxy};

@@ -256,8 +256,9 @@ async fn large_call_leaves_no_trace_of_what_it_refuses() {
     }
     let results = tasks.join_all().await;
     let admitted = results.iter().filter(|it| it.as_ref().is_ok_and(|it| it.is_admitted())).count();
-    let log = policies[0].get().log_name().to_owned();
-    assert_eq!(redis.entries(&format!("tsw:{{=alice}}:{log}")).await, admitted);
+    let log = format!("tsw:{{=alice}}:{}", policies[0].get().log_name());
+    // A machine with much else to do may give up a call that Redis has made.
+    redis.has_entries(&log, admitted).await;
 }
 
 /// The connection breaks while a check is under way, and Redis has lost all when the check is sent again.

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tower_sliding_window::store::{Check, LogId, Outcome, Store};
-use tower_sliding_window::{Counts, FailurePolicy, Policy, Quota, RedisStore, StoreError};
+use tower_sliding_window::{Counts, FailurePolicy, Limiter, Policy, Quota, RedisStore, StoreError};
 
 const A_SECOND: Duration = Duration::from_secs(1);
 
@@ -65,10 +65,37 @@ async fn busy_process_sends_no_check_alone() {
         // On the only worker, so that all checks are ready before the first one runs.
         evalsha_count(&redis, async { tokio::spawn(checks).await.unwrap() }).await
     };
-    assert_eq!(round(0..10).await, 2, "the first goes alone");
-    assert_eq!(round(10..20).await, 1, "the first waits for the others");
-    assert_eq!(round(20..21).await, 1, "the last of the busy time");
-    assert_eq!(round(21..31).await, 2, "the first goes alone");
+    for users in [0..10, 10..20, 20..21, 21..31] {
+        assert_eq!(round(users).await, 1);
+    }
+}
+
+/// Its numbers do not fit on the stack of Lua at once, nor with those of others.
+#[tokio::test]
+async fn request_of_many_logs_spoils_no_call() {
+    let redis = Redis::start().await;
+    let store = patient().connect(redis.url()).await.unwrap();
+    let small = (0..20).map(|number| check(format!("user-{number}")));
+    let policy = check("alice").logs()[0].policy.clone();
+    let logs = (0..1_200).map(|number| LogId::new(policy.clone(), format!("bulk-{number}")));
+    let checks = small.clone().take(10).chain([Check::new(logs)]).chain(small.skip(10)).collect();
+    for sent in together(&redis, &store, checks).await {
+        assert!(sent.await.unwrap().unwrap().1.admitted);
+    }
+    assert_eq!(redis.entries("tsw:{=bulk-1199}:user:60s").await, 1);
+}
+
+/// Its caller leaves after the first poll.
+#[tokio::test]
+async fn cancellation_is_made_without_its_caller() {
+    let redis = Redis::start().await;
+    let policy = Policy::new("user").quota(Quota::per_minute(5));
+    let limiter = Limiter::new(policy, patient().connect(redis.url()).await.unwrap());
+    let admitted = test_support::admit_cost(&limiter, 1).await;
+    let mut cancel = tokio_test::task::spawn(limiter.cancel(&admitted));
+    tokio_test::assert_pending!(cancel.poll());
+    drop(cancel);
+    redis.has_entries("tsw:{=alice}:user:60s", 0).await;
 }
 
 #[tokio::test]

@@ -30,7 +30,7 @@ async fn wait_for_a_connection_has_a_deadline() {
     let (breaker, _) = breaker(&server, Duration::from_millis(50)).await;
     // No task makes the connection, and no notification arrives.
     let token = Arc::new(());
-    breaker.0.state.send_replace(State::Connecting(Arc::downgrade(&token)));
+    breaker.0.state.send_replace(State::Connecting(Attempt::new(&token)));
     let call = breaker.call(async |_| Ok(()));
     let result = timeout(Duration::from_secs(5), call).await.expect("the call ends in time");
     assert!(matches!(result, Err(StoreError::Unavailable)), "nothing was sent: {result:?}");

@@ -75,7 +75,7 @@ impl Drop for Leftover {
 }
 
 /// The runtime of a task ends, or the task has panicked.
-fn task_has_ended(error: JoinError) -> StoreError {
+pub(super) fn task_has_ended(error: JoinError) -> StoreError {
     let source = StoreError::Protocol { message: error.to_string() };
     StoreError::Uncertain { source: Box::new(source) }
 }
@@ -114,17 +114,6 @@ impl RedisStore {
         // The caller decides instead.
         leftover.0 = None;
         result
-    }
-
-    /// Settles a request whose logs are in several slots.
-    pub(super) async fn settle_in_turn(
-        self,
-        check: Arc<Check>,
-        cost: u32,
-        was_here: bool,
-    ) -> Result<bool, StoreError> {
-        let task = tokio::spawn(self.settle_or_note(check, cost, was_here));
-        task.await.map_err(task_has_ended)?
     }
 
     async fn admit_parts(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {

@@ -151,9 +151,6 @@ impl BatchedRequest for CheckRequest {
     /// The policies and costs of its logs.
     type Shape = (Mode, bool, SmallVec<[(usize, u32); 4]>);
 
-    /// The caller that has gone gets no place.
-    const OUTLIVES_CALLER: bool = false;
-
     fn script(scripts: &'static Scripts) -> &'static Script {
         &scripts.admit
     }
@@ -226,9 +223,6 @@ impl BatchedRequest for SettleRequest {
 
     type Shape = ();
 
-    /// Otherwise a request whose caller gives up would keep its places.
-    const OUTLIVES_CALLER: bool = true;
-
     fn script(scripts: &'static Scripts) -> &'static Script {
         &scripts.settle
     }
@@ -291,9 +285,6 @@ impl BatchedRequest for ReconcileRequest {
     type Reply = Reconciled;
 
     type Shape = ();
-
-    /// It is sent again, with what has changed meanwhile.
-    const OUTLIVES_CALLER: bool = false;
 
     fn script(scripts: &'static Scripts) -> &'static Script {
         &scripts.reconcile

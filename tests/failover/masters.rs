@@ -1,0 +1,84 @@
+//! A server that is not the master any more, or not yet.
+
+use std::time::{Duration, Instant};
+
+use test_support::{MASTER, Redis, Sentinel, admit, eventually};
+use tokio::time::sleep;
+use tower_sliding_window::DecidedBy;
+use tower_sliding_window::store::RedisServers;
+
+use crate::{LOG, limiter, store, until_redis_decides, user};
+
+async fn follow(replica: &Redis, master: &Redis) {
+    let port = master.port().to_string();
+    replica.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    eventually("it follows", async || {
+        replica.run::<String>(&["INFO", "replication"]).await.contains("master_link_status:up")
+    })
+    .await;
+}
+
+/// The server has the same process and the mark again, and has lost what its replica did not have.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn failover_there_and_back_is_a_loss() {
+    for breaks in [true, false] {
+        let (first, second) = (Redis::start().await, Redis::start().await);
+        let ours = limiter(user(5), &store(first.url()).await);
+        assert!(admit(&ours, "bob").await);
+        follow(&second, &first).await;
+        second.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+        for _ in 0..5 {
+            assert!(admit(&ours, "alice").await);
+        }
+        follow(&first, &second).await;
+        first.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+        if breaks {
+            first.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+        }
+        assert_eq!(first.entries(LOG).await, 0, "they are lost");
+        // Another key is asked for, so that the loss is noticed.
+        let _ = ours.check("bob").await;
+        sleep(Duration::from_millis(1_200)).await;
+        let _ = ours.check("bob").await;
+        sleep(Duration::from_millis(300)).await;
+        assert!(!admit(&ours, "alice").await, "the connection breaks: {breaks}");
+        assert_eq!(first.entries(LOG).await, 5);
+    }
+}
+
+/// As in a failover by hand. A connection to such a server is none, although it replies to a PING.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_whose_writes_are_paused_costs_one_wait() {
+    let redis = Redis::start().await;
+    let ours = limiter(user(100_000), &store(redis.url()).await);
+    assert!(admit(&ours, "alice").await);
+    redis.run::<()>(&["CLIENT", "PAUSE", "5000", "WRITE"]).await;
+    let (begin, mut slow) = (Instant::now(), Vec::new());
+    while begin.elapsed() < Duration::from_millis(4_500) {
+        let sent = Instant::now();
+        let _ = ours.check("alice").await;
+        slow.extend(Some(sent.elapsed()).filter(|it| *it > Duration::from_millis(200)));
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(slow.len() <= 1, "{slow:?}");
+    until_redis_decides(&ours).await;
+}
+
+/// The Sentinels can't reach the old master. It may not write, because it has lost its replicas.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_master_without_replicas_is_left() {
+    let (old, new) = (Redis::start().await, Redis::start().await);
+    let sentinel = Sentinel::start(old.port()).await;
+    let servers = RedisServers::sentinel([sentinel.server.url()], MASTER).unwrap();
+    let ours = limiter(user(1_000), &store(servers).await);
+    assert!(admit(&ours, "alice").await);
+    sentinel.server.run::<()>(&["SENTINEL", "REMOVE", MASTER]).await;
+    let port = new.port().to_string();
+    sentinel.server.run::<()>(&["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &port, "1"]).await;
+    old.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    eventually("the new master decides", async || {
+        let decision = ours.check("alice").await.unwrap();
+        decision.decided_by() == DecidedBy::Store && new.entries(LOG).await > 0
+    })
+    .await;
+}
