@@ -26,7 +26,7 @@ use crate::window::LogId;
 const MOST: usize = 32;
 /// How often other tasks run before a call. More save nothing: a batch has its size by then.
 const MOST_YIELDS: usize = 8;
-/// The most places of the requests that share a call. They keep Redis busy for about
+/// A call takes no more requests when they have this many places. They keep Redis busy for about
 /// half a millisecond.
 const MOST_PLACES: usize = 512;
 
@@ -340,9 +340,7 @@ impl<R: BatchedRequest> Shared<R> {
         let (mut batch, mut places) = (Vec::with_capacity(queue.waiting.len().min(MOST)), 0);
         let mut late = Vec::new();
         while batch.len() < MOST
-            && let Some(next) = queue.waiting.front()
-            // A request that is too large for a call with others is alone in one.
-            && (batch.is_empty() || places + next.request.places() <= MOST_PLACES)
+            && places < MOST_PLACES
             && let Some(waiting) = queue.waiting.pop_front()
         {
             let is_late = now.saturating_duration_since(waiting.since) > LONGEST_WAIT;
