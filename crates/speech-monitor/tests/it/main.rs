@@ -1,6 +1,5 @@
 //! The speech monitor: what is spam, and the monitor on a real Redis.
 
-mod lost_replies;
 mod monitor;
 mod outage;
 mod races;

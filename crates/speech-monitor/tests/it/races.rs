@@ -1,4 +1,4 @@
-//! Messages of one sender that are checked at the same time, and what happens between two steps of a check.
+//! Messages of one sender at the same time, what happens between two steps of a check, and lost replies.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -138,7 +138,9 @@ async fn first_report_of_a_mute_says_that_it_is_new() {
     let two = Two::start(&["events 3/1h mute 2h"]).await;
     assert!(says(&two.far, "one").await && says(&two.far, "two").await);
     two.proxy.drop_replies_to("3 messages within", 1);
-    assert!(two.far.check(&Message::from("alice").text("three")).await.is_err());
+    let error = two.far.check(&Message::from("alice").text("three")).await.unwrap_err();
+    assert!(error.may_have_counted() && two.proxy.dropped() == 1, "{error}");
+    assert!(two.near.mute_of("alice").await.unwrap().is_some(), "it is imposed");
     assert!(!says(&two.near, "four").await);
     two.far.settled().await;
     assert_eq!(two.events(), [(7200, false)]);
@@ -157,4 +159,44 @@ async fn lost_reply_does_not_report_the_mute_of_another_process() {
     assert!(late.await.unwrap().is_err(), "its reply is lost, and it has imposed nothing");
     two.far.settled().await;
     assert_eq!(two.events(), [(7200, false)]);
+}
+
+#[tokio::test]
+async fn message_of_a_lost_reply_counts_once() {
+    let two = Two::start(&["events 4/1h mute 2h", "similar 4/1h 90% mute 1h"]).await;
+    for number in 1..=3 {
+        two.proxy.drop_replies(1);
+        assert!(says(&two.far, "buy cheap gold").await);
+        assert_eq!(two.proxy.dropped(), number, "the answer was lost");
+    }
+    for log in ["messages", "prints"] {
+        let held: usize =
+            two.redis.run(&["ZCARD", &format!("tsw:{{=alice}}:speech:log:{log}")]).await;
+        assert_eq!(held, 3, "{log}");
+    }
+}
+
+#[tokio::test]
+async fn mute_is_reported_after_a_hang_up() {
+    let two = Two::start(&["events 3/1h mute 2h"]).await;
+    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
+    two.proxy.set(Fault::Delay(DELAY));
+    // The look for a mute and the record take one delay each.
+    let left = tokio::time::timeout(DELAY * 5 / 2, says(&two.far, "three")).await;
+    assert!(left.is_err(), "the reply to the mute is still under way");
+    two.proxy.set(Fault::None);
+    eventually("the mute is reported", async || !two.events().is_empty()).await;
+    assert_eq!(two.events(), [(7200, false)]);
+}
+
+#[tokio::test]
+async fn a_lost_reply_does_not_undo_an_unmute() {
+    let two = Two::start(&["events 3/1h mute 2h"]).await;
+    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
+    two.proxy.drop_replies_to("3 messages within", 1);
+    assert!(two.far.check(&Message::from("alice").text("three")).await.is_err());
+    two.near.unmute("alice").await.unwrap();
+    two.far.settled().await;
+    assert_eq!(two.near.mute_of("alice").await.unwrap(), None);
+    assert_eq!(two.events(), []);
 }
