@@ -1,14 +1,9 @@
 //! The examples in single files, as a reader runs them.
 
-use std::io::{Read, Write};
-use std::time::Duration;
-
+use test_support::Redis;
 use test_support::program::{Program, command};
-use test_support::proxy::{Fault, Proxy};
-use test_support::{Redis, eventually};
 
 const QUOTA: &str = "message_quota";
-const STORM: &str = "message_storm";
 const MONITOR: &str = "speech_monitor";
 
 fn start(program: &str, arguments: &[&str]) -> Program {
@@ -101,97 +96,6 @@ fn message_quota_loses_nothing_to_a_strange_line() {
     ] {
         assert!(logs.contains(line), "{logs}");
     }
-}
-
-#[test]
-fn message_storm_bounds_a_line_and_says_what_it_waits_for() {
-    let mut program = start(STORM, &["--threshold", "2/2s"]);
-    for _ in 0..60 {
-        program.write(vec![b'x'; 1_000_000]);
-    }
-    program.write("\nlobby\t1\nlobby\t2\nlobby\t3\n");
-    assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
-    let memory = program.resident_kb();
-    assert!(memory < 50_000, "{memory} kB");
-    program.end_input();
-    let (status, logs, _) = program.stopped();
-    assert_eq!(status.code(), Some(0), "{logs}");
-    for line in [
-        "reading messages from stdin, a line GROUP<TAB>MESSAGE-ID each",
-        "line 1 is skipped: it is longer than 65536 bytes",
-        "waiting for the end of 1 storms, up to 2s",
-    ] {
-        assert!(logs.contains(line), "{logs}");
-    }
-}
-
-#[tokio::test]
-async fn message_storm_says_at_once_what_is_not_counted() {
-    let redis = Redis::start().await;
-    let mut program = start(STORM, &["--threshold", "5000/1h", "--redis", &redis.url()]);
-    program.write("lobby\t1\n");
-    redis.has_entries(&storm_log("lobby"), 1).await;
-    drop(redis);
-    program.write("lobby\t2\n");
-    let is_told = async || program.logs().contains("1 messages may not be counted");
-    eventually("the loss is told", is_told).await;
-    program.kill();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn message_storm_records_groups_at_once() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let mut program = start(STORM, &["--threshold", "5000/1h", "--redis", &proxy.url()]);
-    program.write("first\t1\n");
-    redis.has_entries(&storm_log("first"), 1).await;
-    // No reply comes, so that each of the program's 64 lanes sends one message and waits.
-    proxy.set(Fault::Delay(Duration::from_secs(3600)));
-    program.write((0..200).map(|id| format!("room-{id}\t{id}\n")).collect::<String>());
-    eventually("many groups are recorded", async || redis.run::<usize>(&["DBSIZE"]).await >= 32)
-        .await;
-    program.kill();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn message_storm_keeps_the_order_of_a_group() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    proxy.set(Fault::Delay(Duration::from_millis(5)));
-    let input: String = (0..400).map(|id| format!("lobby\t{id}\n")).collect();
-    let flags = ["--threshold", "5000/1h", "--redis", &proxy.url()];
-    let (code, _, logs) = tokio::task::block_in_place(|| Program::fed(STORM, &flags, &input));
-    // On a busy machine a reply may come too late, which is an error.
-    assert!(code == Some(0) || logs.contains("may not be counted"), "{logs}");
-    let order: Vec<u32> = redis.run(&["ZRANGE", &storm_log("lobby"), "0", "-1"]).await;
-    assert!(order.is_sorted() && order.len() > 300, "{order:?}");
-}
-
-fn storm_log(group: &str) -> String {
-    format!("tsw:{{={group}}}:default:5000/1h:storm:log")
-}
-
-#[tokio::test]
-async fn message_storm_sends_its_alerts() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let hook = format!("http://{}/hook", listener.local_addr().unwrap());
-    let flags = ["--threshold", "2/3s", "--alert-webhook", &hook];
-    let mut program = start(STORM, &flags);
-    program.write("lobby\t1\nlobby\t2\nlobby\t3\n");
-    program.end_input();
-    assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
-    let alert = || {
-        let (mut connection, _) = listener.accept().unwrap();
-        let mut request = [0; 1024];
-        let length = connection.read(&mut request).unwrap();
-        connection.write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n").unwrap();
-        String::from_utf8_lossy(&request[..length]).into_owned()
-    };
-    assert!(alert().ends_with(r#"{"text":"storm start group=\"lobby\" count=3"}"#));
-    assert!(program.line().unwrap().starts_with("storm end group=\"lobby\" peak=3 lasted="));
-    assert!(alert().contains("storm end"));
-    let (status, logs, _) = program.stopped();
-    assert_eq!(status.code(), Some(0), "{logs}");
 }
 
 #[test]

@@ -77,39 +77,6 @@ fn store(clock: &Clock, rule: &StormRule) -> Store {
     }
 }
 
-fn has_no_event(outcome: &Outcome) -> bool {
-    (outcome.started, outcome.ended) == (None, None)
-}
-
-#[tokio::test]
-async fn storm_starts_above_one_count_and_ends_below_another() {
-    on_both(async |clock| {
-        let mut world = World::new(clock);
-        for number in 1..=5 {
-            let outcome = world.record().await;
-            assert_eq!((outcome.count, outcome.storm, outcome.recheck_us), (number, None, 0));
-            world.advance(SECOND).await;
-        }
-        let sixth = world.record().await;
-        assert_eq!((sixth.started, sixth.storm, sixth.ended), (Some((0, 6)), Some((0, 6)), None));
-        // The count falls below three when the fourth message leaves, which came at second 3.
-        assert_eq!(sixth.recheck_us, 8 * SECOND);
-        world.advance(SECOND).await;
-        let seventh = world.record().await;
-        assert!(has_no_event(&seventh), "the storm has already started");
-        assert_eq!((seventh.storm, seventh.recheck_us), (Some((SECOND, 7)), 8 * SECOND));
-        world.advance(8 * SECOND - 1).await;
-        let last = world.peek().await;
-        assert_eq!((last.ended, last.count, last.recheck_us), (None, 3, 1));
-        world.advance(1).await;
-        let peeked = world.peek().await;
-        let ended = (0, 9 * SECOND, 7);
-        assert_eq!((peeked.ended, peeked.count, peeked.storm), (Some(ended), 2, None));
-        assert!(has_no_event(&world.peek().await), "the storm has already ended");
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn next_message_reports_an_undetected_end() {
     on_both(async |clock| {

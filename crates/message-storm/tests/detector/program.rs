@@ -1,0 +1,82 @@
+//! The example, as a reader runs it.
+
+use std::time::Duration;
+
+use test_support::program::{Program, command};
+use test_support::proxy::{Fault, Proxy};
+use test_support::{Redis, eventually};
+
+const STORM: &str = "message_storm";
+
+fn start(arguments: &[&str]) -> Program {
+    Program::start(&mut command(STORM, arguments))
+}
+
+#[test]
+fn bounds_a_line_and_says_what_it_waits_for() {
+    let mut program = start(&["--threshold", "2/2s"]);
+    for _ in 0..60 {
+        program.write(vec![b'x'; 1_000_000]);
+    }
+    program.write("\nlobby\t1\nlobby\t2\nlobby\t3\n");
+    assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
+    let memory = program.resident_kb();
+    assert!(memory < 50_000, "{memory} kB");
+    program.end_input();
+    let (status, logs, printed) = program.stopped();
+    assert_eq!(status.code(), Some(0), "{logs}");
+    assert!(printed[0].starts_with("storm end group=\"lobby\" peak=3 lasted="), "{printed:?}");
+    for line in [
+        "reading messages from stdin, a line GROUP<TAB>MESSAGE-ID each",
+        "line 1 is skipped: it is longer than 65536 bytes",
+        "waiting for the end of 1 storms, up to 2s",
+    ] {
+        assert!(logs.contains(line), "{logs}");
+    }
+}
+
+#[tokio::test]
+async fn says_at_once_what_is_not_counted() {
+    let redis = Redis::start().await;
+    let mut program = start(&["--threshold", "5000/1h", "--redis", &redis.url()]);
+    program.write("lobby\t1\n");
+    redis.has_entries(&storm_log("lobby"), 1).await;
+    drop(redis);
+    program.write("lobby\t2\n");
+    let is_told = async || program.logs().contains("1 messages may not be counted");
+    eventually("the loss is told", is_told).await;
+    program.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_groups_at_once() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let mut program = start(&["--threshold", "5000/1h", "--redis", &proxy.url()]);
+    program.write("first\t1\n");
+    redis.has_entries(&storm_log("first"), 1).await;
+    // No reply comes, so that each of the program's 64 lanes sends one message and waits.
+    proxy.set(Fault::Delay(Duration::from_secs(3600)));
+    program.write((0..200).map(|id| format!("room-{id}\t{id}\n")).collect::<String>());
+    eventually("many groups are recorded", async || redis.run::<usize>(&["DBSIZE"]).await >= 32)
+        .await;
+    program.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keeps_the_order_of_a_group() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    proxy.set(Fault::Delay(Duration::from_millis(5)));
+    let input: String = (0..400).map(|id| format!("lobby\t{id}\n")).collect();
+    let flags = ["--threshold", "5000/1h", "--redis", &proxy.url()];
+    let (code, _, logs) = tokio::task::block_in_place(|| Program::fed(STORM, &flags, &input));
+    // On a busy machine a reply may come too late, which is an error.
+    assert!(code == Some(0) || logs.contains("may not be counted"), "{logs}");
+    let order: Vec<u32> = redis.run(&["ZRANGE", &storm_log("lobby"), "0", "-1"]).await;
+    assert!(order.is_sorted() && order.len() > 300, "{order:?}");
+}
+
+fn storm_log(group: &str) -> String {
+    format!("tsw:{{={group}}}:default:5000/1h:storm:log")
+}
