@@ -1,25 +1,20 @@
 //! What the chat promises, as its users and its operator see it.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::routing::post as to_post;
-use axum::{Json, Router};
 use http::HeaderValue;
 use serde_json::{Value, json};
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::proxy::{Fault, Proxy};
 use test_support::requests::HttpResponse;
-use test_support::server_process::{Server, cannot_start, refuses};
+use test_support::server_process::{ADMIN, Server, cannot_start, refuses, webhook};
 use test_support::{Redis, eventually};
 use tokio::time::timeout;
 
 const CHAT: &str = env!("CARGO_BIN_EXE_chat-guard");
 const ROOM: &str = "/rooms/lobby/messages";
 const HELLO: &str = r#"{"text": "hello"}"#;
-const TOKEN: &str = "0123456789abcdef";
-const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
 /// Starts a server with an admin listener.
 fn start(flags: &[&str]) -> Server {
@@ -33,16 +28,8 @@ async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
     promise(&start(&[flags, &["--redis", &redis.url()]].concat())).await;
 }
 
-fn stop(server: Server) -> String {
-    server.signal("TERM");
-    let (status, logs, printed) = server.stopped();
-    assert_eq!((status.code(), printed.len()), (Some(0), 0), "{logs}");
-    logs
-}
-
-async fn admin(server: &Server, method: &str, path: &str, body: &'static str) -> HttpResponse {
-    let request = server.admin_request(method, &format!("/admin/{path}"));
-    server.send_body(request.header("authorization", format!("Bearer {TOKEN}")), body).await
+async fn admin(server: &Server, method: &str, path: &str, body: &str) -> HttpResponse {
+    server.ask(method, &format!("/admin/{path}"), body).await
 }
 
 async fn post(server: &Server, path: &str, user: &str, body: &str) -> HttpResponse {
@@ -81,17 +68,6 @@ async fn mute(server: &Server, user: &str) -> Option<Value> {
 
 fn has_reason(muted: &Value, start: &str) -> bool {
     muted["reason"].as_str().unwrap().starts_with(start)
-}
-
-/// Takes alerts on a port of its own. Returns the URL, and what it has taken.
-async fn webhook() -> (String, Arc<Mutex<Vec<Value>>>) {
-    let alerts = Arc::<Mutex<Vec<Value>>>::default();
-    let taken = alerts.clone();
-    let take = to_post(async move |Json(alert): Json<Value>| taken.lock().unwrap().push(alert));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, Router::new().route("/", take)).await });
-    (url, alerts)
 }
 
 #[tokio::test]
@@ -246,7 +222,7 @@ async fn a_chat_without_its_redis_goes_on_and_known_mutes_hold() {
     assert_eq!(seen(&server, ROOM, "carol").await.len(), 2 + 4, "two of mallory, all of bob");
     let answer = admin(&server, "GET", "mutes/mallory", "").await;
     assert!(answer.problem(503).ends_with("#temporary-reduced-capacity"));
-    assert!(stop(server).contains("without a check"));
+    assert!(server.stop().contains("without a check"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -270,7 +246,7 @@ async fn an_answer_comes_before_the_check() {
     assert_eq!(seen(&server, ROOM, "carol").await, all);
     proxy.set(Fault::Stall);
     post(&server, ROOM, "alice", HELLO).await;
-    let logs = stop(server);
+    let logs = server.stop();
     assert!(logs.contains("the end comes before these are checked messages=1"), "{logs}");
 }
 
@@ -283,7 +259,7 @@ async fn what_is_accepted_is_checked_before_the_end() {
     for _ in 0..5 {
         assert_eq!(post(&server, ROOM, "mallory", HELLO).await.status, 202);
     }
-    assert!(stop(server).contains("audit: muted"));
+    assert!(server.stop().contains("audit: muted"));
 }
 
 #[tokio::test]
@@ -355,7 +331,7 @@ async fn logs_name_users_at_debug_only_and_escaped() {
             let request = server.request("POST", ROOM).header("x-user-id", name.clone());
             server.send_body(request, r#"{"text": "cheap gold"}"#).await;
         }
-        let logs = stop(server);
+        let logs = server.stop();
         assert_eq!(logs.matches("INFO chat_guard::alerts: audit: muted").count(), 1, "{logs}");
         assert_eq!(logs.contains(r#"user="a\u{9b}2Jb\u{2028}c""#), named, "{level}: {logs}");
         assert!(!logs.contains(['\u{9b}', '\u{2028}']) && !logs.contains("gold"), "{logs:?}");
@@ -379,7 +355,7 @@ async fn the_listed_rights_are_enough() {
     assert_eq!(admin(&server, "GET", "mutes", "").await.status, 200);
     assert_eq!(admin(&server, "DELETE", "mutes/bob", "").await.status, 204);
     nothing_was_refused(&redis).await;
-    assert!(!stop(server).contains("NOPERM"));
+    assert!(!server.stop().contains("NOPERM"));
 }
 
 #[test]

@@ -11,14 +11,12 @@ use chromiumoxide::{Browser, BrowserConfig, Page};
 use futures_util::StreamExt;
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
-use test_support::server_process::Server;
+use test_support::server_process::{ADMIN, Server, TOKEN};
 use test_support::{Redis, eventually};
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
 use tokio::time::timeout;
 
-/// The token of the admin listener.
-const TOKEN: &str = "0123456789abcdef-the-token";
 /// How long a page may take to show something on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 const DISABLED: &str = "document.querySelector('#act').disabled";
@@ -180,8 +178,7 @@ impl Tab {
 
 /// Starts a server with an admin listener.
 fn start(flags: &[&str]) -> Server {
-    let admin = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
-    Server::start(env!("CARGO_BIN_EXE_seckill"), &[&admin[..], flags].concat())
+    Server::start(env!("CARGO_BIN_EXE_seckill"), &[&ADMIN[..], flags].concat())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,24 +1,19 @@
 //! The gateway as a process, and several of them with one Redis.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::routing::post;
-use axum::{Json, Router};
 use serde_json::{Value, json};
 use tempfile::TempPath;
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::proxy::{Fault, Proxy};
 use test_support::requests::HttpResponse;
-use test_support::server_process::{Server, cannot_start, fails, refuses};
+use test_support::server_process::{ADMIN, Server, cannot_start, fails, refuses, webhook};
 use test_support::{Redis, eventually};
 use tokio::task::JoinHandle;
 
 const GATEWAY: &str = env!("CARGO_BIN_EXE_sms-gateway");
 const ALICE: &str = "+491701234567";
 const BOB: &str = "+491701234568";
-const TOKEN: &str = "0123456789abcdef";
-const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
 /// Starts a server with this limit of the receivers, that waits for Redis as long as a busy machine may need.
 fn start(receiver: &str, flags: &[&str]) -> Server {
@@ -43,13 +38,6 @@ fn policies(receiver: &str) -> Value {
     })
 }
 
-fn stop(server: Server) -> String {
-    server.signal("TERM");
-    let (status, logs, _) = server.stopped();
-    assert!(status.success(), "{logs}");
-    logs
-}
-
 fn spawn_sms(server: &Server, institution: &str, to: &str) -> JoinHandle<HttpResponse> {
     let body = json!({ "institution": institution, "channel": "otp", "to": to, "text": "Hello" });
     server.spawn_body(server.request("POST", "/sms"), body.to_string())
@@ -59,23 +47,17 @@ async fn sms(server: &Server, institution: &str, to: &str) -> HttpResponse {
     spawn_sms(server, institution, to).await.unwrap()
 }
 
-async fn operator(server: &Server, method: &str, path: &str, body: &str) -> HttpResponse {
-    let request = server.admin_request(method, path);
-    let request = request.header("authorization", format!("Bearer {TOKEN}"));
-    server.send_body(request, body.to_owned()).await
-}
-
 async fn put(server: &Server, path: &str, body: &str) -> u16 {
-    operator(server, "PUT", path, body).await.status.as_u16()
+    server.ask("PUT", path, body).await.status.as_u16()
 }
 
 async fn state(server: &Server) -> Value {
-    operator(server, "GET", "/state", "").await.json()
+    server.ask("GET", "/state", "").await.json()
 }
 
 async fn receiver_is(server: &Server, limit: &str) {
     eventually(&format!("the receivers have {limit}"), async || {
-        operator(server, "GET", "/policies", "").await.json()["policies"]["receiver"] == limit
+        server.ask("GET", "/policies", "").await.json()["policies"]["receiver"] == limit
     })
     .await;
 }
@@ -120,7 +102,7 @@ async fn a_fleet_holds_a_receiver_to_one_limit_also_after_a_change() {
     assert_eq!(put(&one, "/policies/institutions/post", "1/1h").await, 200);
     two.signal("CONT");
     let mut next = json!({ "version": 0, "policies": policies("5/1h") });
-    let conflict = operator(&two, "PUT", "/policies", &next.to_string()).await;
+    let conflict = two.ask("PUT", "/policies", &next.to_string()).await;
     conflict.problem(409);
     let is_known = async || sms(&two, "post", BOB).await.status == 202;
     eventually("it knows the new institution", is_known).await;
@@ -150,11 +132,10 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
     let refused = sms(&closed, "bank", BOB).await;
     assert!(refused.problem(503).ends_with("#temporary-reduced-capacity"));
     assert!(refused.retry_after().is_some());
-    let unchanged = operator(&local, "PUT", "/policies/receiver", "9/1h").await;
+    let unchanged = local.ask("PUT", "/policies/receiver", "9/1h").await;
     assert!(unchanged.status == 503 && unchanged.body.contains("Nothing was changed"));
-    let is_stale = async |server: &Server| {
-        operator(server, "GET", "/policies", "").await.json()["stale"] == true
-    };
+    let is_stale =
+        async |server: &Server| server.ask("GET", "/policies", "").await.json()["stale"] == true;
     eventually("it is known to be away", async || is_stale(&local).await).await;
     receiver_is(&local, "3/1h").await;
 
@@ -167,7 +148,7 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
     assert!(!is_stale(&local).await);
     // What was sent before and meanwhile counts, although this Redis has lost its data.
     assert_eq!(sent_by_both([&local, &local], ALICE).await, 1);
-    assert!(!stop(local).contains("4917"), "receivers do not belong in logs at info");
+    assert!(!local.stop().contains("4917"), "receivers do not belong in logs at info");
 }
 
 #[tokio::test]
@@ -192,14 +173,7 @@ async fn messages_wait_on_redis_and_an_outage_ends_the_wait() {
 
 #[tokio::test]
 async fn an_alert_begins_once_and_is_over_once() {
-    let taken = Arc::<Mutex<Vec<Value>>>::default();
-    let alerts = taken.clone();
-    let take = post(async move |Json(alert): Json<Value>| alerts.lock().unwrap().push(alert));
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
-    let app = Router::new().route("/secret-path", take);
-    tokio::spawn(async move { axum::serve(listener, app).await });
-
+    let (url, taken) = webhook().await;
     let flags = ["--alert-window", "500ms", "--alert-least", "5", "--alert-webhook", &url];
     let server = start("2/1h", &flags);
     sms(&server, "bank", ALICE).await;
@@ -214,7 +188,7 @@ async fn an_alert_begins_once_and_is_over_once() {
     }
     eventually("both have come", async || taken.lock().unwrap().len() == 2).await;
     assert_eq!(state(&server).await["alerts"], json!([]));
-    let logs = stop(server);
+    let logs = server.stop();
     let lines: Vec<&str> = logs.lines().filter(|line| line.contains("refuses too much")).collect();
     assert_eq!(lines.len(), 2, "{logs}");
     assert!(lines[0].contains("alert begun") && lines[0].contains("shop"), "{logs}");
@@ -232,7 +206,7 @@ async fn logs_name_receivers_at_debug_only_and_no_caller_forges_a_line() {
         sms(&server, "bank", ALICE).await;
         put(&server, "/policies/channels/x%0a2026-01-01%20forged%1b", "1/1s\nforged").await;
         sms(&server, "a\nforged\u{1b}", ALICE).await;
-        let logs = stop(server);
+        let logs = server.stop();
         for key in ["4917", "bank", "otp"] {
             assert_eq!(logs.contains(key), named, "{level} {key}: {logs}");
         }
@@ -263,7 +237,7 @@ async fn the_listed_rights_are_enough() {
     sms(&server, "bank", BOB).await.problem(503);
     assert_eq!(put(&server, "/policies/receiver", "5/60s").await, 200);
     nothing_was_refused(&redis).await;
-    assert!(!stop(server).contains("NOPERM"));
+    assert!(!server.stop().contains("NOPERM"));
 }
 
 /// Also if no connection keeps the server running.
@@ -282,7 +256,7 @@ async fn a_message_under_way_in_redis_is_sent_before_the_end() {
         if has_left {
             message.abort();
         }
-        assert_eq!(stop(server).matches("handed to the downstream").count(), 2, "{has_left}");
+        assert_eq!(server.stop().matches("handed to the downstream").count(), 2, "{has_left}");
         assert!(has_left || message.await.unwrap().status == 202);
     }
 }

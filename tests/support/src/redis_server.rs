@@ -56,22 +56,12 @@ impl Redis {
 
     /// Starts a server in an environment with these variables.
     pub async fn start_in(environment: &[(&str, &str)], arguments: &[&str]) -> Self {
-        let ports = std::iter::repeat_with(free_port).take(PORTS);
         let options = Options {
             arguments: arguments.iter().map(ToString::to_string).collect(),
             environment: environment.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
         };
-        let redis = Self::start_on_one_of(ports, options).await;
-        redis.expect("redis-server starts on a free port")
-    }
-
-    /// Starts a server on the first of these ports that it can have.
-    async fn start_on_one_of(
-        ports: impl IntoIterator<Item = u16>,
-        options: Options,
-    ) -> Option<Self> {
-        for port in ports {
-            let directory = tempfile::tempdir().unwrap();
+        for _ in 0..PORTS {
+            let (port, directory) = (free_port(), tempfile::tempdir().unwrap());
             let process = spawn(port, &directory, &options);
             let mut redis = Self { options: options.clone(), port, directory, process };
             let deadline = Instant::now() + PATIENCE;
@@ -79,7 +69,7 @@ impl Redis {
                 match redis.process_id().await {
                     Some(id) if id == redis.process.id() => {
                         redis.ready().await;
-                        return Some(redis);
+                        return redis;
                     }
                     // The port belongs to another server.
                     Some(_) => break,
@@ -89,7 +79,7 @@ impl Redis {
                 sleep(Duration::from_millis(10)).await;
             }
         }
-        None
+        panic!("redis-server does not start on a free port");
     }
 
     /// Returns the port.
@@ -262,29 +252,4 @@ fn spawn(port: u16, directory: &TempDir, options: &Options) -> Process {
             .stdout(Stdio::null())
             .stderr(Stdio::null()),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_taken_port_is_left_to_its_server() {
-        let first = Redis::start().await;
-        let free = free_port();
-        let offered = [first.port(), first.port(), free];
-        let second = Redis::start_on_one_of(offered, Options::default()).await.unwrap();
-        assert_eq!(second.port(), free);
-        first.run::<()>(&["SET", "of", "the first"]).await;
-        assert_eq!(second.run::<Option<String>>(&["GET", "of"]).await, None);
-    }
-
-    /// The process id tells two servers apart, not the port.
-    #[tokio::test]
-    #[should_panic = "is taken"]
-    async fn a_server_of_another_process_is_not_believed() {
-        let (first, mut second) = (Redis::start().await, Redis::start().await);
-        second.port = first.port();
-        second.ready().await;
-    }
 }

@@ -1,17 +1,26 @@
 //! A server as a user runs it: a process with flags, a port, logs and an exit code.
 
 use std::process::ExitStatus;
+use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
+use axum::{Json, Router};
 use http::Request;
 use http::request::Builder;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use serde_json::Value;
+use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::program::{Program, command};
 use crate::requests::HttpResponse;
+
+/// The token of an admin listener.
+pub const TOKEN: &str = "0123456789abcdef-the-token";
+/// The flags of an admin listener.
+pub const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
 /// A running server. It is killed if the test ends before it does.
 pub struct Server {
@@ -62,6 +71,13 @@ impl Server {
         Request::builder().method(method).uri(format!("{url}{path}"))
     }
 
+    /// Sends a request with [`TOKEN`] and a body to its second listener.
+    pub async fn ask(&self, method: &str, path: &str, body: &str) -> HttpResponse {
+        let request = self.admin_request(method, path);
+        let request = request.header("authorization", format!("Bearer {TOKEN}"));
+        self.send_body(request, body.to_owned()).await
+    }
+
     /// Sends a request and reads its answer to the end.
     pub async fn send(&self, request: Builder) -> HttpResponse {
         send(&self.client, request, Body::empty()).await
@@ -107,6 +123,27 @@ impl Server {
     pub fn stopped(self) -> (ExitStatus, String, Vec<String>) {
         self.program.stopped()
     }
+
+    /// Asks the server to stop, which it does well, and returns its logs.
+    pub fn stop(self) -> String {
+        self.signal("TERM");
+        let (status, logs, printed) = self.stopped();
+        assert_eq!((status.code(), printed.len()), (Some(0), 0), "{logs}");
+        assert!(!logs.contains("panicked"), "{logs}");
+        logs
+    }
+}
+
+/// Takes alerts on a port of its own. Returns the URL, and what it has taken.
+pub async fn webhook() -> (String, Arc<Mutex<Vec<Value>>>) {
+    let alerts = Arc::<Mutex<Vec<Value>>>::default();
+    let taken = alerts.clone();
+    let take = async move |Json(alert): Json<Value>| taken.lock().unwrap().push(alert);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/secret-path", listener.local_addr().unwrap());
+    let app = Router::new().route("/secret-path", axum::routing::post(take));
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    (url, alerts)
 }
 
 async fn send(client: &Client<HttpConnector, Body>, request: Builder, body: Body) -> HttpResponse {

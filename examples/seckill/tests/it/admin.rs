@@ -9,7 +9,7 @@ use test_support::server_process::Server;
 
 #[cfg(feature = "metrics")]
 use crate::on_redis;
-use crate::{ADMIN, SECKILL, TOKEN, alone, ask, on_both, stop};
+use crate::{ADMIN, SECKILL, TOKEN, alone, on_both};
 
 /// The first strike is a ban of an hour.
 const STRICT: [&str; 8] =
@@ -17,7 +17,7 @@ const STRICT: [&str; 8] =
 
 async fn impose(server: &Server, user: &str, length: &str, reason: &str) -> Value {
     let body = json!({ "for": length, "reason": reason }).to_string();
-    let answer = ask(server, "PUT", &format!("/admin/bans/{user}"), &body).await;
+    let answer = server.ask("PUT", &format!("/admin/bans/{user}"), &body).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     answer.json()
 }
@@ -38,7 +38,7 @@ fn counts_of(live: &Value) -> Vec<u64> {
 #[tokio::test]
 async fn no_route_works_without_the_token() {
     let server = Server::start_in(SECKILL, &[("SECKILL_ADMIN_TOKEN", TOKEN)], &ADMIN[..2]);
-    assert_eq!(ask(&server, "GET", "/admin/bans", "").await.status, 200);
+    assert_eq!(server.ask("GET", "/admin/bans", "").await.status, 200);
     for value in ["", "Bearer ", TOKEN, &format!("Basic {TOKEN}"), &format!("Bearer {TOKEN}x")] {
         for path in ["bans", "bans/alice", "live", "policies/user", "nowhere"] {
             let request = server.admin_request("PUT", &format!("/admin/{path}"));
@@ -55,7 +55,7 @@ async fn no_route_works_without_the_token() {
     let page = server.send(server.admin_request("GET", "/")).await;
     let policy = page.header("content-security-policy").unwrap();
     assert!(policy.contains("script-src 'self';") && !policy.contains("unsafe"), "{policy}");
-    assert!(stop(server).contains("audit: refused"), "the operator can see it");
+    assert!(server.stop().contains("audit: refused"), "the operator can see it");
 }
 
 #[tokio::test]
@@ -67,10 +67,10 @@ async fn strikes_ban_a_user_and_no_other() {
             assert_banned(&server.order("iphone", "mallory").await, 3600);
         }
         assert_eq!(server.order("iphone", "alice").await.status, 201);
-        let ban = ask(server, "GET", "/admin/bans/mallory", "").await.json();
+        let ban = server.ask("GET", "/admin/bans/mallory", "").await.json();
         assert_eq!((&ban["user"], &ban["reason"]), (&"mallory".into(), &"strikes".into()));
-        ask(server, "GET", "/admin/bans/alice", "").await.problem(404);
-        let live = ask(server, "GET", "/admin/live", "").await.json();
+        server.ask("GET", "/admin/bans/alice", "").await.problem(404);
+        let live = server.ask("GET", "/admin/live", "").await.json();
         assert_eq!(counts_of(&live), [2, 1, 0, 0, 3, 0, 0, 0]);
     })
     .await;
@@ -79,14 +79,14 @@ async fn strikes_ban_a_user_and_no_other() {
 #[tokio::test]
 async fn an_operator_imposes_and_lifts_bans() {
     on_both(&STRICT, async |server| {
-        let none = ask(server, "DELETE", "/admin/bans/mallory", "").await;
+        let none = server.ask("DELETE", "/admin/bans/mallory", "").await;
         assert_eq!(none.problem(404), "/problems/not-banned");
         let ban = impose(server, "mallory", "1h", "sells \"accounts\"\n陈").await;
         assert_eq!((&ban["user"], &ban["remaining_seconds"]), (&"mallory".into(), &3600.into()));
-        let listed = ask(server, "GET", "/admin/bans?limit=10", "").await.json();
+        let listed = server.ask("GET", "/admin/bans?limit=10", "").await.json();
         assert_eq!(listed, json!({ "bans": [ban] }));
         assert_banned(&server.order("iphone", "mallory").await, 3600);
-        assert_eq!(ask(server, "DELETE", "/admin/bans/mallory", "").await.status, 204);
+        assert_eq!(server.ask("DELETE", "/admin/bans/mallory", "").await.status, 204);
         let is_lifted = async || server.order("iphone", "mallory").await.status == 201;
         eventually("within a second, and uncounted until then", is_lifted).await;
         // The user in the path is the user who orders.
@@ -109,17 +109,17 @@ async fn a_malformed_request_is_refused() {
         r#"{"for": "999ms", "reason": "x"}"#,
         r#"{"for": "8761h", "reason": "x"}"#,
     ] {
-        let answer = ask(&server, "PUT", "/admin/bans/alice", body).await;
+        let answer = server.ask("PUT", "/admin/bans/alice", body).await;
         assert_eq!(answer.problem(400), "/problems/bad-ban", "{body}");
     }
-    ask(&server, "PUT", "/admin/bans/alice", &"x".repeat(5000)).await.problem(413);
+    server.ask("PUT", "/admin/bans/alice", &"x".repeat(5000)).await.problem(413);
     for path in ["%ff", "%EF%BF%BD", "sha256:x", &"x".repeat(129)] {
         for route in ["bans", "explain"] {
-            let answer = ask(&server, "GET", &format!("/admin/{route}/{path}"), "").await;
+            let answer = server.ask("GET", &format!("/admin/{route}/{path}"), "").await;
             assert_eq!(answer.problem(400), "/problems/bad-user", "{path}");
         }
     }
-    ask(&server, "GET", "/admin/bans/alice", "").await.problem(404);
+    server.ask("GET", "/admin/bans/alice", "").await.problem(404);
 }
 
 #[tokio::test]
@@ -129,13 +129,13 @@ async fn what_the_server_decides_is_shown_and_explained() {
             assert_eq!(server.order("iphone", "a/b 陈").await.status, status);
         }
         server.order("iphone", "bob").await.problem(410);
-        let live = ask(server, "GET", "/admin/live", "").await.json();
+        let live = server.ask("GET", "/admin/live", "").await.json();
         assert_eq!(counts_of(&live), [1, 1, 1, 1, 0, 0, 0, 0]);
         let denied = json!([{ "policy": "user", "key": "a/b 陈", "denials": 1 }]);
         assert_eq!(live["offenders"], denied);
 
         let path = "/admin/explain/a%2Fb%20%E9%99%88";
-        let explained = ask(server, "GET", path, "").await.json();
+        let explained = server.ask("GET", path, "").await.json();
         assert_eq!((&explained["admitted"], &explained["policy"]), (&json!(false), &json!("user")));
         assert_eq!(explained["quotas"][0]["admissions"].as_array().unwrap().len(), 2);
     })
@@ -150,11 +150,11 @@ async fn an_address_is_explained_by_the_policy_of_its_network() {
         let entry = server.request("POST", "/seckill/iphone/entries");
         assert_eq!(server.send(entry.header("x-user-id", user)).await.status, status);
     }
-    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    let live = server.ask("GET", "/admin/live", "").await.json();
     let denied = json!([{ "policy": "accounts", "key": "127.0.0.1", "denials": 1 }]);
     assert_eq!(live["offenders"], denied);
     let explain = async |policy: &str| {
-        ask(&server, "GET", &format!("/admin/explain/127.0.0.1?policy={policy}"), "").await
+        server.ask("GET", &format!("/admin/explain/127.0.0.1?policy={policy}"), "").await
     };
     for (policy, quota) in [("accounts", "2/600s"), ("ip", "200/60s")] {
         let quotas = &explain(policy).await.json()["quotas"];
@@ -176,7 +176,7 @@ async fn metrics_need_the_token_name_no_user_and_tell_a_loss() {
         .request("POST", &format!("/orders/{}/payment", placed["order_id"].as_str().unwrap()));
     assert_eq!(server.send_body(pay, r#"{"payment_id": "1"}"#).await.status, 200);
     let shows = async |line: &str| {
-        let page = ask(&server, "GET", "/metrics", "").await;
+        let page = server.ask("GET", "/metrics", "").await;
         assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
         assert!(!page.body.contains("alice"), "{}", page.body);
         page.body.lines().any(|it| it == line)

@@ -8,7 +8,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{ADMIN, ask, by, on_both, on_redis, pay, sale, stop};
+use crate::{ADMIN, by, on_both, on_redis, pay, sale};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -306,15 +306,15 @@ async fn the_mode_of_a_sale_is_kept() {
         let server = on_redis(&redis, flags);
         let seen = entry(&server, "alice").await;
         assert_eq!((&seen["state"], &seen["commitment"]), (&json!("entered"), &commitment));
-        assert_eq!(stop(server).contains(warning), warns, "{flags:?}");
+        assert_eq!(server.stop().contains(warning), warns, "{flags:?}");
     }
-    let no_draw = stop(on_redis(&redis, &["--prefix", "other", "--first-come"]));
+    let no_draw = on_redis(&redis, &["--prefix", "other", "--first-come"]).stop();
     assert!(no_draw.contains("--first-come changes nothing"), "{no_draw}");
     let server = on_redis(&redis, &["--prefix", "other", "--opens-in", "1h"]);
     assert_eq!(enter(&server, "alice").await.problem(404), "/problems/no-draw");
     assert_eq!(entry(&server, "alice").await["state"], "none", "and an order, after one");
     assert_eq!(server.get("/seckill/iphone").await.json()["mode"], "first-come");
-    assert!(stop(server).contains(warning));
+    assert!(server.stop().contains(warning));
     // Another seed is a loss, and not another draw.
     redis.run::<()>(&["SET", "seckill:{iphone}:draw", &"00".repeat(32)]).await;
     let is_lost = async || drawn.get("/seckill/iphone").await.status == 503;
@@ -334,7 +334,7 @@ async fn a_draw_that_is_lost_is_a_503() {
     let unsold = enter(&server, "bob").await;
     assert_eq!(unsold.problem(503), "/problems/stock-lost");
     assert_eq!(unsold.document()["detail"], "Nothing was changed.");
-    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    let live = server.ask("GET", "/admin/live", "").await.json();
     assert_eq!(live["orders"][5], json!(["unavailable", 2]));
     for op in ["enter", "entry", "order", "tick"] {
         let terms = ["1", "60000000", "0", "alice", "1", "1"];

@@ -8,7 +8,7 @@ use test_support::server_process::fails;
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
 
-use crate::{ADMIN, SECKILL, alone, ask, by, on_redis, pay, stop, ttl};
+use crate::{ADMIN, SECKILL, alone, by, on_redis, pay, ttl};
 
 #[tokio::test]
 async fn a_restart_keeps_stock_and_orders() {
@@ -17,7 +17,7 @@ async fn a_restart_keeps_stock_and_orders() {
     let first = on_redis(&redis, &[&flags[..], &["iphone=1"]].concat());
     let placed = first.order("iphone", "alice").await;
     assert_eq!(placed.status, 201);
-    stop(first);
+    first.stop();
 
     let second = on_redis(&redis, &[&flags[..], &["iphone=500"]].concat());
     let level = second.get("/seckill/iphone").await.json();
@@ -30,7 +30,7 @@ async fn a_restart_keeps_stock_and_orders() {
     assert_eq!(order["order_id"], placed.json()["order_id"]);
     let [before, now] = [&placed.json(), &order].map(|it| it["pay_in_ms"].as_u64().unwrap());
     assert!(now > 0 && now <= before, "the time to pay goes on: {before}, {now}");
-    assert!(stop(second).contains("the stock was set before"));
+    assert!(second.stop().contains("the stock was set before"));
     let mut keys: Vec<String> = redis.run(&["KEYS", "shop:{i*"]).await;
     keys.sort();
     let records = ["buyers", "draw", "orders", "stock", "unpaid"];
@@ -61,7 +61,7 @@ async fn what_was_flushed_is_not_sold_again() {
     let lookup = running.request("GET", "/orders/iphone.00000000-0000-4000-8000-000000000000");
     let lookup = running.send(lookup.header("x-user-id", "alice")).await;
     assert_eq!(lookup.problem(503), "/problems/stock-lost");
-    let logs = stop(running);
+    let logs = running.stop();
     assert!(logs.contains("marked as lost") && logs.contains("HAS LOST THE STOCK"), "{logs}");
     is_refused();
 }
@@ -148,7 +148,7 @@ async fn a_dead_redis_is_a_503_until_it_is_back() {
     let is_lost = async || level().await["type"] == "/problems/stock-lost";
     eventually("it is seen", is_lost).await;
     assert_eq!(server.order("iphone", "carol").await.problem(503), "/problems/stock-lost");
-    assert!(!stop(server).contains("alice"));
+    assert!(!server.stop().contains("alice"));
 }
 
 #[tokio::test]
@@ -173,8 +173,8 @@ async fn on_a_cluster_quota_and_stock_hold() {
         assert_ne!(servers[number % 2].order("radio", "alice").await.status, 429);
     }
     servers[0].order("radio", "alice").await.problem(403);
-    assert_eq!(ask(&servers[0], "GET", "/admin/bans", "").await.problem(501), "/problems/no-list");
-    assert_eq!(ask(&servers[1], "DELETE", "/admin/bans/alice", "").await.status, 204);
+    assert_eq!(servers[0].ask("GET", "/admin/bans", "").await.problem(501), "/problems/no-list");
+    assert_eq!(servers[1].ask("DELETE", "/admin/bans/alice", "").await.status, 204);
     flags.retain(|flag| *flag != "--first-come");
     let drawn = alone(&[&flags[..], &["--prefix", "drawn"]].concat());
     let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
@@ -239,7 +239,7 @@ async fn the_rights_of_security_md_are_enough() {
         ("DELETE", "bans/mallory", "", 204),
         ("PUT", "policies/user", r#"{"quotas": "9/60s"}"#, 200),
     ] {
-        let answer = ask(&server, method, &format!("/admin/{path}"), body).await;
+        let answer = server.ask(method, &format!("/admin/{path}"), body).await;
         assert_eq!(answer.status, status, "{method} {path}: {answer:?}");
     }
     // With replicas, of which there are none.

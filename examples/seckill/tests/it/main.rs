@@ -17,13 +17,10 @@ use http::request::Builder;
 use serde_json::{Value, json};
 use test_support::Redis;
 use test_support::requests::HttpResponse;
-use test_support::server_process::Server;
+use test_support::server_process::{ADMIN, Server, TOKEN};
 use tokio::task::JoinHandle;
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
-/// The token of the admin listener.
-const TOKEN: &str = "0123456789abcdef-the-token";
-const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
 /// Starts a server that keeps everything itself.
 fn alone(flags: &[&str]) -> Server {
@@ -40,16 +37,6 @@ async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
     let redis = Redis::start().await;
     let (alone, on_redis) = (alone(flags), on_redis(&redis, flags));
     tokio::join!(promise(&alone), promise(&on_redis));
-}
-
-/// Begins a request to the admin listener that carries the token.
-fn admin_request(server: &Server, method: &str, path: &str) -> Builder {
-    server.admin_request(method, path).header("authorization", format!("Bearer {TOKEN}"))
-}
-
-/// Sends a request with a body to the admin listener.
-async fn ask(server: &Server, method: &str, path: &str, body: &str) -> HttpResponse {
-    server.send_body(admin_request(server, method, path), body.to_owned()).await
 }
 
 /// Calls the script of the stock as a server does, from ARGV[2] on with these arguments. Returns what came of
@@ -96,12 +83,4 @@ fn count(answers: &[HttpResponse], status: u16) -> usize {
 /// Returns the time to live of a key in seconds, or -1 if the key has none.
 async fn ttl(redis: &Redis, key: &[u8]) -> i64 {
     redis::cmd("TTL").arg(key).query_async(&mut redis.connection().await).await.unwrap()
-}
-
-/// Asks a server to stop, and returns its logs.
-fn stop(server: Server) -> String {
-    server.signal("TERM");
-    let (status, logs, _) = server.stopped();
-    assert!(status.success() && !logs.contains("panicked"), "{logs}");
-    logs
 }

@@ -7,7 +7,7 @@ use test_support::server_process::{Server, fails};
 use test_support::{Redis, eventually};
 use tokio::time::sleep;
 
-use crate::{SECKILL, alone, on_redis, stop, ttl};
+use crate::{SECKILL, alone, on_redis, ttl};
 
 const HOUR: u64 = 3600;
 const FREE: [&str; 5] = ["--first-come", "--quota", "9999/1s", "--ip-quota", "off"];
@@ -98,7 +98,7 @@ async fn a_sale_does_not_open_while_redis_is_away() {
     assert_eq!(server.order("iphone", "alice").await.problem(403), "/problems/sale-not-open");
     redis.signal("CONT");
     eventually("it opens", async || is_open(&server).await).await;
-    assert!(stop(server).contains("the sale can't open"));
+    assert!(server.stop().contains("the sale can't open"));
 }
 
 #[tokio::test]

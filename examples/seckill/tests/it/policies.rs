@@ -5,7 +5,7 @@ use test_support::requests::HttpResponse;
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
-use crate::{ADMIN, alone, ask, on_redis, stop};
+use crate::{ADMIN, alone, on_redis};
 
 /// Sends orders until one is denied, and returns how many were admitted.
 async fn admitted(server: &Server, user: &str) -> usize {
@@ -17,12 +17,12 @@ async fn admitted(server: &Server, user: &str) -> usize {
 }
 
 async fn put(server: &Server, name: &str, body: &str) -> HttpResponse {
-    ask(server, "PUT", &format!("/admin/policies/{name}"), body).await
+    server.ask("PUT", &format!("/admin/policies/{name}"), body).await
 }
 
 /// Returns a policy as the admin listener shows it.
 async fn policy(server: &Server, name: &str) -> Value {
-    let shown = ask(server, "GET", "/admin/policies", "").await.json();
+    let shown = server.ask("GET", "/admin/policies", "").await.json();
     let policies = shown["policies"].as_array().unwrap();
     policies.iter().find(|policy| policy["name"] == name).cloned().unwrap_or_default()
 }
@@ -56,7 +56,7 @@ async fn quotas_change_on_every_server() {
     has_quotas(&servers[1], "6/1h").await;
     // It outlives a server.
     let [old, stopped] = servers;
-    assert!(stop(stopped).contains("audit: the policies of an operator are in force"));
+    assert!(stopped.stop().contains("audit: the policies of an operator are in force"));
     let new = on_redis(&redis, &flags);
     assert_eq!(policy(&new, "user").await["quotas"], "6/1h");
     assert_eq!(policy(&new, "ip").await["quotas"], "900/1h");
@@ -64,7 +64,7 @@ async fn quotas_change_on_every_server() {
     has_quotas(&old, "2/60s").await;
     let newest = on_redis(&redis, &flags);
     assert_eq!([admitted(&old, "bob").await, admitted(&newest, "bob").await], [2, 0], "one log");
-    ask(&new, "DELETE", "/admin/policies/user", "").await;
+    new.ask("DELETE", "/admin/policies/user", "").await;
     has_quotas(&newest, "3/60s").await;
 }
 

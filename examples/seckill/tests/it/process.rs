@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use test_support::server_process::{Server, cannot_start, fails, refuses};
 use test_support::{Redis, eventually};
 
-use crate::{ADMIN, SECKILL, TOKEN, admin_request, alone, ask, on_redis, stop};
+use crate::{ADMIN, SECKILL, TOKEN, alone, on_redis};
 
 #[test]
 fn a_wrong_flag_is_named() {
@@ -67,11 +67,11 @@ async fn logs_name_users_at_debug_and_no_token() {
         server.order("iphone", &"Lysistrata".repeat(20)).await;
         let (path, body) =
             ("/admin/bans/Lysistrata", r#"{"for": "2h", "reason": "known to Aristophanes"}"#);
-        assert_eq!(ask(&server, "PUT", path, body).await.status, 200);
-        assert_eq!(ask(&server, "DELETE", path, "").await.status, 204);
+        assert_eq!(server.ask("PUT", path, body).await.status, 200);
+        assert_eq!(server.ask("DELETE", path, "").await.status, 204);
         let wrong = server.admin_request("GET", path);
         server.send(wrong.header("authorization", "Bearer wrong-wrong-wrong")).await.problem(401);
-        let logs = stop(server);
+        let logs = server.stop();
         for event in ["audit: a ban was imposed", "audit: a ban was lifted", "audit: refused"] {
             assert!(logs.contains(event), "{event}: {logs}");
         }
@@ -88,7 +88,7 @@ async fn a_signal_stops_both_listeners_at_once() {
         let server = alone(&ADMIN);
         // The client keeps its connections open, which must not hold the server up.
         assert_eq!(server.get("/healthz").await.status, 200);
-        server.send(admin_request(&server, "GET", "/admin/live")).await;
+        server.ask("GET", "/admin/live", "").await;
         let urls = [server.url.clone(), server.admin_url.clone().unwrap()];
         let asked = Instant::now();
         server.signal(signal);
@@ -134,5 +134,5 @@ async fn an_endless_order_is_cut_off_at_a_stop() {
     let is_blocked =
         async || redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:1");
     eventually("the order is held back", is_blocked).await;
-    assert!(stop(server).contains("cut off"));
+    assert!(server.stop().contains("cut off"));
 }

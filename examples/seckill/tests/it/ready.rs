@@ -3,7 +3,7 @@
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
-use crate::{ADMIN, SECKILL, ask, on_redis};
+use crate::{ADMIN, SECKILL, on_redis};
 
 /// Waits until `/readyz` and the live page give a reason that has these texts.
 async fn stands_still(server: &Server, texts: &[&str]) {
@@ -14,14 +14,14 @@ async fn stands_still(server: &Server, texts: &[&str]) {
     })
     .await;
     assert_eq!(server.get("/readyz").await.problem(503), "/problems/not-ready");
-    let live = ask(server, "GET", "/admin/live", "").await.json();
+    let live = server.ask("GET", "/admin/live", "").await.json();
     assert!(has(&live["standstill"].to_string()), "{live}");
 }
 
 async fn goes_on(server: &Server) {
     let is_ready = async || server.get("/readyz").await.status == 200;
     eventually("it is ready", is_ready).await;
-    let live = ask(server, "GET", "/admin/live", "").await.json();
+    let live = server.ask("GET", "/admin/live", "").await.json();
     assert!(live["standstill"].is_null(), "{live}");
 }
 
@@ -57,7 +57,7 @@ async fn a_sale_that_stands_still_says_why() {
 
     redis.run::<()>(&["SET", "seckill:{iphone}:stock", "many"]).await;
     stands_still(&server, &["No iphone is sold: Redis has lost", "'seckill:{iphone}:*'"]).await;
-    let live = ask(&server, "GET", "/admin/live", "").await.json();
+    let live = server.ask("GET", "/admin/live", "").await.json();
     assert_eq!(
         (&live["stock"][0]["level"], &live["stock"][1]["level"]["stock"]),
         (&().into(), &3.into())
@@ -77,7 +77,7 @@ async fn a_lost_stock_is_set_anew_as_the_hint_says() {
     let hint = server.get("/readyz").await.json()["detail"].as_str().unwrap().to_owned();
     let command = hint.split('`').nth(1).unwrap();
     let command = command.replace("redis-cli", &format!("redis-cli -p {}", redis.port()));
-    crate::stop(server);
+    server.stop();
     let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
     assert!(done.success(), "{command}");
     goes_on(&Server::start(SECKILL, &[&flags[..], &["--redis", &redis.url()]].concat())).await;

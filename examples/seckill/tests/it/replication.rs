@@ -9,7 +9,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
 use crate::draw::assert_line;
-use crate::{ADMIN, alone, ask, by, on_redis, pay, sale, stop};
+use crate::{ADMIN, alone, by, on_redis, pay, sale};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -77,7 +77,7 @@ async fn order_that_no_replica_confirms_is_a_503() {
     let drawn = waiting_for(&redis, "1", &flags);
     let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await;
     assert_eq!(entered.problem(503), "/problems/not-replicated");
-    let live = ask(&drawn, "GET", "/admin/live", "").await.json();
+    let live = drawn.ask("GET", "/admin/live", "").await.json();
     assert_eq!(live["orders"][5], json!(["unavailable", 1]), "the operator sees it");
     // The order of the first try, once a replica has it.
     let port = redis.port().to_string();
@@ -85,7 +85,7 @@ async fn order_that_no_replica_confirms_is_a_503() {
     let is_known = async || server.order("iphone", "alice").await.status == 409;
     eventually("the replica confirms it", is_known).await;
     eventually("it is ready", async || ready().await.status == 200).await;
-    assert!(stop(server).contains("too few replicas"));
+    assert!(server.stop().contains("too few replicas"));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@
 use http::HeaderValue;
 use test_support::Redis;
 
-use crate::{alone, on_redis, stop, ttl};
+use crate::{alone, on_redis, ttl};
 
 /// Part of each user id. No error and no log may show it.
 const USER: &str = "Lysistrata";
@@ -56,7 +56,7 @@ async fn every_request_is_handled() {
                 assert!(!shown.contains(USER), "{line} shows the user: {shown}");
             }
         }
-        let logs = stop(server);
+        let logs = server.stop();
         assert!(!logs.contains("ERROR") && !logs.contains(USER), "{logs}");
     }
     let sold = cases.iter().filter(|(.., status)| *status == 201).count();
