@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use message_storm::{StormDetector, StormEvent};
-use test_support::acl::{May, make_user};
 use test_support::recorder::RecordedMetrics;
 use test_support::{Cluster, Redis, Worker, patient_store};
 use tokio::task::JoinSet;
@@ -142,19 +141,6 @@ async fn refusal_by_redis_names_no_group() {
     assert!(!error.to_string().contains("lobby"), "{error}");
     redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
     assert_eq!(detector.record("other", "1").await.unwrap().count, 1);
-}
-
-/// The Redis user of SECURITY.md.
-#[tokio::test]
-async fn user_with_the_documented_rights_may_do_all() {
-    let redis = Redis::start().await;
-    let builder = RedisStore::builder().prefix("limiter").response_timeout(Duration::from_secs(10));
-    let store = builder.connect(make_user(&redis, May::DoAll).await).await.unwrap();
-    let detector = StormDetector::on_redis(rule("1/1m").cap(2), &store).unwrap();
-    for id in ["1", "2", "3"] {
-        detector.record("lobby", id).await.unwrap();
-    }
-    assert!(detector.peek("lobby").await.unwrap().storm.is_some());
 }
 
 /// What the documentation says of the memory of Redis, on Redis, Valkey 8 and Valkey 9, give or take a

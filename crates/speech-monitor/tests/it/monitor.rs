@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use speech_monitor::{Message, Rule, SpeechMonitor};
-use test_support::acl::{May, make_user};
 use test_support::recorder::RecordedMetrics;
 use test_support::{Redis, Worker, memory_kb, patient_store};
 use tokio::task::JoinSet;
@@ -65,20 +64,6 @@ async fn processes_share_one_mute_and_one_event() {
     monitor.unmute("sender-0").await.unwrap();
     assert!(monitor.check(&hello).await.unwrap().is_delivered());
     assert_eq!(monitor.mute_of("sender-0").await.unwrap(), None);
-}
-
-#[tokio::test]
-async fn redis_user_of_the_readme_is_enough() {
-    let redis = Redis::start().await;
-    let url = make_user(&redis, May::DoAll).await;
-    let store = RedisStore::builder().prefix("limiter").connect(url).await.unwrap();
-    let monitor = SpeechMonitor::on_redis(Rule::recommended(), &store);
-    for _ in 0..3 {
-        let message = Message::from("mallory").to("bob").text("cheap gold");
-        let _ = monitor.check(&message).await.unwrap();
-    }
-    assert!(monitor.mute_of("mallory").await.unwrap().is_some());
-    monitor.unmute("mallory").await.unwrap();
 }
 
 async fn monitor(redis: &Redis) -> SpeechMonitor {
