@@ -302,20 +302,4 @@ mod tests {
         assert_eq!((limit(&one), limit(&two)), (8, 8));
         assert_eq!(two.present().await.version, newer);
     }
-
-    #[tokio::test]
-    async fn policies_outlast_a_redis_that_is_away_or_has_lost_them() {
-        let mut redis = Redis::start().await;
-        let server = server(&redis).await;
-        let version = server.put(7, 0).await.unwrap();
-        redis.kill();
-        assert!(server.look().await.is_err() && server.present().await.is_stale);
-        assert!(matches!(server.put(8, version).await, Err(PutError::Store(_))));
-        assert_eq!(limit(&server), 7);
-        redis.restart().await;
-        eventually("the server looks again", async || server.look().await.is_ok()).await;
-        assert!(!server.present().await.is_stale);
-        let held: Vec<String> = redis.run(&["HMGET", "shop:policies", "version", "document"]).await;
-        assert_eq!(held, [version.to_string(), "7".to_owned()], "Redis has them again");
-    }
 }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use test_support::eventually;
 
-use crate::{by, on_both, responses};
+use crate::{by, on_both};
 
 #[tokio::test]
 async fn five_of_ten_orders_pass_the_limit() {
@@ -58,27 +58,6 @@ async fn an_order_is_shown_to_its_user_only() {
         let unknown = get("/orders/mi.x-5_pro.00000000-0000-4000-8000-000000000000", "bob").await;
         assert_eq!(of_another.body, unknown.body, "a client can't tell the two apart");
         server.get(path).await.problem(401);
-    })
-    .await;
-}
-
-#[tokio::test]
-async fn invented_users_share_an_address_quota() {
-    on_both(&["--stock", "iphone=1000", "--quota", "2/60s"], async |server| {
-        for status in [201, 409, 429] {
-            assert_eq!(server.order("iphone", "alice").await.status, status);
-        }
-        // The denial has taken no place: 98 of the 100 are left for the address. That is the peer's, for nobody has
-        // named a proxy that is trusted.
-        let order = |user| {
-            let order = server.order_request("iphone", &format!("user-{user}"));
-            server.spawn(order.header("x-forwarded-for", format!("203.0.113.{user}")))
-        };
-        let answers = responses((0..98).map(order)).await;
-        assert!(answers.iter().all(|answer| answer.status == 201), "{answers:?}");
-        let denied = server.order("iphone", "one-more").await;
-        denied.problem(429);
-        assert_eq!(denied.json()["violated-policies"], json!(["ip"]));
     })
     .await;
 }

@@ -9,7 +9,7 @@ use test_support::requests::HttpResponse;
 use test_support::server_process::{Server, fails};
 use test_support::{Redis, eventually};
 
-use crate::{SECKILL, TOKEN, alone, count, on_redis, pay, responses, sale};
+use crate::{SECKILL, TOKEN, alone, count, on_redis, pay, responses};
 
 /// Sends the orders of all these users to the servers in turn, a hundred at once.
 async fn rush(servers: &[Server], users: impl Iterator<Item = String>) -> Vec<HttpResponse> {
@@ -109,23 +109,6 @@ async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
     tokio::time::sleep(Duration::from_millis(900)).await;
     server.signal("CONT");
     started.await.unwrap();
-}
-
-#[tokio::test]
-async fn an_order_sent_twice_is_one_order() {
-    let redis = Redis::start().await;
-    redis.run::<()>(&["SET", "{x}:stock", "2"]).await;
-    let sell = async |user: &str, order: &str| {
-        sale(&redis, "{x}", "order", &["", "0", "0", user, order]).await
-    };
-    let is = |outcome: &str, order: &str| (outcome.to_owned(), order.to_owned(), 0);
-    assert_eq!(sell("alice", "1").await, is("placed", "1"));
-    assert_eq!(sell("alice", "1").await, is("placed", "1"), "the reply had been lost");
-    assert_eq!(sell("alice", "2").await, is("held", "1"));
-    assert_eq!(redis.run::<usize>(&["HLEN", "{x}:orders"]).await, 1);
-    assert_eq!(sell("bob", "3").await, is("placed", "3"));
-    assert_eq!(sell("carol", "4").await, is("sold-out", ""));
-    assert_eq!(sell("bob", "3").await, is("placed", "3"), "also when sold out since");
 }
 
 #[test]
