@@ -1,6 +1,4 @@
-//! The layer in axum: where it can stand, and the keys that only a router or a server knows.
-
-use std::net::{IpAddr, SocketAddr};
+//! The layer in axum: where it can stand, and the keys that only a router knows.
 
 use axum::Router;
 use axum::body::Body;
@@ -9,8 +7,6 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket};
 use tower_layer::Layer;
 use tower_sliding_window::{KeyExtractor, MemoryStore, Quota, SlidingWindowLayer, key};
 
@@ -120,31 +116,4 @@ async fn extension_of_an_earlier_layer_is_the_key() {
     assert_eq!(status(&app, to("/").header("x-token", "007")).await, TOO_MANY, "the same user");
     assert_eq!(status(&app, to("/").header("x-token", "8")).await, OK);
     assert_eq!(status(&app, to("/").header("x-token", "forged")).await, NO_KEY);
-}
-
-/// Sends a request over a connection of its own and returns the response's status line.
-async fn status_line(server: SocketAddr, from: &str) -> std::io::Result<String> {
-    let socket = TcpSocket::new_v4()?;
-    socket.bind((from.parse::<IpAddr>().expect("an address"), 0).into())?;
-    let mut connection = socket.connect(server).await?;
-    connection.write_all(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await?;
-    let mut response = String::new();
-    connection.read_to_string(&mut response).await?;
-    Ok(response.lines().next().unwrap_or_default().to_owned())
-}
-
-#[tokio::test]
-#[cfg_attr(not(target_os = "linux"), ignore = "only Linux answers on all of 127.0.0.0/8")]
-async fn peer_address_of_a_real_server() -> std::io::Result<()> {
-    let app = Router::new().route("/", get(hello)).layer(once(key::peer_ip()));
-    let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-    let server = listener.local_addr()?;
-    let service = app.into_make_service_with_connect_info::<SocketAddr>();
-    tokio::spawn(async move { axum::serve(listener, service).await });
-
-    assert_eq!(status_line(server, "127.0.0.1").await?, "HTTP/1.1 200 OK");
-    assert_eq!(status_line(server, "127.0.0.1").await?, "HTTP/1.1 429 Too Many Requests");
-    assert_eq!(status_line(server, "127.0.0.2").await?, "HTTP/1.1 200 OK");
-    assert_eq!(status_line(server, "127.0.0.2").await?, "HTTP/1.1 429 Too Many Requests");
-    Ok(())
 }

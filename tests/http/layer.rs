@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use http::{Method, Request, Response, StatusCode};
 use serde_json::json;
-use tokio::time::advance;
 use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::Store;
@@ -72,26 +71,6 @@ async fn custom_skip_replaces_the_default() {
     }
     assert_eq!(send(&service, at(Method::OPTIONS, "/")).await.status, OK);
     assert_eq!(send(&service, at(Method::OPTIONS, "/")).await.status, TOO_MANY);
-}
-
-#[tokio::test(start_paused = true)]
-async fn clones_share_the_logs_and_a_new_policy() {
-    let policy = PolicyHandle::new(Quota::new(4, MINUTE));
-    let layer = per_user(policy.clone());
-    let (service, other) = (layer.layer(service_fn(ok)), layer.clone().layer(service_fn(ok)));
-    for service in [&service, &other, &service.clone()] {
-        assert_eq!(status(service, "alice").await, OK);
-        advance(Duration::from_secs(10)).await;
-    }
-    policy.set(Quota::new(2, MINUTE)).unwrap();
-    for service in [&service, &other] {
-        let answer = send(service, from_user("alice")).await;
-        assert_eq!(answer.status, TOO_MANY, "three before the change count");
-        assert_eq!(answer.retry_after(), Some(40), "the second newest must leave, not the oldest");
-        assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=2;w=60"));
-    }
-    policy.set(Quota::new(5, MINUTE)).unwrap();
-    assert_eq!(status(&other, "alice").await, OK);
 }
 
 #[tokio::test(start_paused = true)]

@@ -91,6 +91,19 @@ async fn chosen_fields_show_the_quotas(store: impl Store + Clone) {
 
 on_every_store!(chosen_fields_show_the_quotas);
 
+#[tokio::test(start_paused = true)]
+async fn denied_cost_has_no_places_and_a_window_is_a_whole_second() {
+    let policy = Policy::new("user").quota("5/500ms".parse().unwrap()).budget();
+    let layer = by_user(policy, MemoryStore::new()).cost(|_| 3).headers_on_success(true);
+    let service = layer.layer(service_fn(ok));
+    // Two places are free for the second, which wants three.
+    for left in [2, 0] {
+        let response = send(&service, from_user("alice")).await;
+        let limit = format!(r#""user";r={left};t=1"#);
+        assert_eq!(draft(&response), [Some(r#""user";q=5;w=1"#), Some(&*limit)]);
+    }
+}
+
 /// What the two fields say of one quota.
 #[derive(Debug)]
 struct Item {
