@@ -15,7 +15,7 @@ use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Limiter, MemoryStore, Policy, Quota, RateLimitHeaders, SlidingWindowLayer, key,
+    Limiter, MemoryStore, Policy, Quota, RateLimitHeaders, ResponseEnd, SlidingWindowLayer, key,
 };
 
 use test_support::Redis;
@@ -70,23 +70,32 @@ async fn place_is_free_with_the_last_frame_and_not_before() {
         *response.headers_mut() = head.headers;
         Ok::<_, Infallible>(response)
     });
-    for (method, version, length, body, frames) in [
-        (Method::GET, Version::HTTP_2, 0, Body::empty(), 0),
-        (Method::GET, Version::HTTP_2, 3, Body::new(trailers), 2),
-        (Method::GET, Version::HTTP_11, 3, Body::new(announced), 1),
-        (Method::HEAD, Version::HTTP_11, 3, Body::from("all"), 0),
+    // What a response costs: its bytes, and 100 if it has not ended by itself.
+    let tokens = Policy::new("tokens").quota(Quota::per_minute(1_000)).budget();
+    let cost = |end: ResponseEnd<'_>| {
+        Some(u32::try_from(end.bytes()).ok()? + if end.is_complete() { 0 } else { 100 })
+    };
+    for (method, version, length, body, frames, expected) in [
+        (Method::GET, Version::HTTP_2, 0, Body::empty(), 0, 0),
+        (Method::GET, Version::HTTP_2, 3, Body::new(trailers), 2, 3),
+        (Method::GET, Version::HTTP_11, 3, Body::new(announced), 1, 3),
+        (Method::HEAD, Version::HTTP_11, 3, Body::from("all"), 0, 100),
     ] {
         let store = MemoryStore::new();
         let request = Request::builder().method(method).version(version);
         let request = request.header("x-user-id", "alice");
         let request = request.header("content-length", length).body(body).unwrap();
-        let response = layer(store.clone()).layer(echo).oneshot(request).await.unwrap();
+        let limit = layer(store.clone()).rule(tokens.clone(), key::header("x-user-id"));
+        let limit = limit.settle_from_body(0, cost);
+        let response = limit.layer(echo).oneshot(request).await.unwrap();
         let mut body = response.into_body();
         for _ in 0..frames {
             assert_eq!(free(&store).await, 0, "{version:?}");
             body.frame().await.unwrap().unwrap();
         }
         assert_eq!(free(&store).await, 1, "{version:?}, {frames}: before the body is dropped");
+        let left = Limiter::new(tokens.clone(), store).peek("alice").await.unwrap().remaining();
+        assert_eq!(1_000 - left, expected, "{version:?}, {frames}");
     }
 }
 

@@ -4,17 +4,13 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::routing::get;
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
-use http_body_util::channel::{Channel, Sender};
+use http_body_util::channel::Sender;
 use http_body_util::{BodyExt, Full};
+use test_support::Redis;
 use test_support::requests::{by_user, from_user};
-use test_support::{Redis, eventually};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
@@ -245,66 +241,4 @@ async fn end_of_the_body_has_the_last_word() {
         body.frame().await.unwrap().unwrap();
         assert_eq!(left(&store).await, (expected, 9), "{tokens}, then {end:?}");
     }
-}
-
-/// Sends a request over a connection and reads `bytes` of the response.
-async fn over_http(address: std::net::SocketAddr, request_line: &str, bytes: usize) -> String {
-    let mut connection = TcpStream::connect(address).await.unwrap();
-    let request = format!("{request_line} HTTP/1.1\r\nhost: x\r\nx-user-id: alice\r\n\r\n");
-    connection.write_all(request.as_bytes()).await.unwrap();
-    let mut read = Vec::new();
-    while read.len() < bytes && connection.read_buf(&mut read).await.unwrap() > 0 {}
-    String::from_utf8(read).unwrap()
-}
-
-#[tokio::test]
-async fn server_completes_and_breaks_off_responses() {
-    let store = RedisStore::connect(Redis::start().await.url()).await.unwrap();
-    let limit = layer(store.clone()).settle_from_body(0, |end| {
-        // 100 tokens for what did not end by itself, so that the test tells the two apart.
-        Some(u32::try_from(end.bytes()).ok()?.min(50) + if end.is_complete() { 0 } else { 100 })
-    });
-    let endless = || async {
-        let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
-        tokio::spawn(async move {
-            while sender.send_data(Bytes::from_static(&[b'x'; 1 << 16])).await.is_ok() {}
-        });
-        axum::body::Body::new(body)
-    };
-    // A stream that does not know its end, which a header announces.
-    let announced = || async {
-        let (mut sender, body) = Channel::<Bytes, Infallible>::new(1);
-        sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
-        tokio::spawn(async move {
-            std::future::pending::<()>().await;
-            drop(sender);
-        });
-        ([("content-length", "10")], axum::body::Body::new(body))
-    };
-    let app = Router::new()
-        .route("/short", get(|| async { "0123456789" }))
-        .route("/empty", get(|| async {}))
-        .route("/announced", get(announced))
-        .route("/endless", get(endless))
-        .layer(limit);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
-
-    let mut used = 0;
-    for (request, tokens) in [
-        ("GET /short", 10),
-        ("GET /empty", 0),
-        ("GET /announced", 10),
-        ("HEAD /short", 100),
-        ("GET /endless", 150),
-    ] {
-        let response = over_http(address, request, 60).await;
-        assert!(response.starts_with("HTTP/1.1 200"), "{response}");
-        used += tokens;
-        let expected = 1_000 - used;
-        let settled = async || left(&store).await.0 == expected;
-        eventually(&format!("{request} is settled"), settled).await;
-    }
-    assert_eq!(left(&store).await.1, 5);
 }
