@@ -7,10 +7,9 @@ use test_support::acl::{May, make_user};
 use test_support::tls::{self, Certificates};
 use test_support::{Cluster, Redis, Sentinels, admit, patient, retry_after};
 use tower_sliding_window::store::{RedisServers, Store};
-use tower_sliding_window::{
-    Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
-};
+use tower_sliding_window::{FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore};
 
+use crate::costs::settled_request_takes_its_real_cost;
 use crate::counting::*;
 
 /// Runs the laws on every store, and on servers that need a connection of their own kind.
@@ -69,13 +68,11 @@ async fn over_tls() {
 laws!(
     admits_exactly_the_limit,
     window_slides_without_boundary,
-    denial_leaves_no_trace,
-    waiting_retry_after_gets_admitted,
     quotas_record_all_or_nothing,
     policies_record_all_or_nothing,
     rules_of_one_name_and_key_all_hold,
     cancel_removes_that_very_entry,
-    cost_takes_all_its_places_or_none,
+    settled_request_takes_its_real_cost,
     new_value_waits_until_one_has_left,
     value_of_a_denied_request_was_not_seen,
     cancelled_value_was_seen,
@@ -84,7 +81,6 @@ laws!(
     known_value_above_a_lower_limit_waits_long_enough,
     known_value_waits_behind_nobody,
     place_that_nobody_holds_is_free_after_the_lease,
-    caller_waits_until_another_is_over,
     callers_of_two_logs_wait_until_another_is_over,
 );
 
@@ -118,33 +114,6 @@ async fn window_slides_without_boundary(store: impl Store) {
     tokio::time::sleep(retry_after(&limiter, "alice").await).await;
     assert!(admit(&limiter, "alice").await);
     assert!(!admit(&limiter, "alice").await);
-}
-
-async fn denial_leaves_no_trace(store: impl Store) {
-    let limiter = new_limiter(Quota::new(2, Duration::from_millis(1500)), store);
-    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
-    let mut last = Duration::MAX;
-    for _ in 0..30 {
-        let wait = retry_after(&limiter, "alice").await;
-        assert!(wait <= last, "hammering does not extend the wait");
-        last = wait;
-    }
-    tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 2);
-}
-
-async fn waiting_retry_after_gets_admitted(store: impl Store) {
-    let limiter = new_limiter(Quota::new(2, Duration::from_millis(300)), store);
-    for _ in 0..5 {
-        let wait = loop {
-            if let Decision::Denied(denied) = limiter.check("alice").await.unwrap() {
-                break denied.retry_after();
-            }
-        };
-        assert!(wait <= Duration::from_millis(300));
-        tokio::time::sleep(wait).await;
-        assert!(admit(&limiter, "alice").await);
-    }
 }
 
 async fn quotas_record_all_or_nothing(store: impl Store) {
@@ -210,22 +179,4 @@ async fn cancel_removes_that_very_entry(store: impl Store) {
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 1);
     assert!(admit(&limiter, "alice").await);
     assert!(!admit(&limiter, "alice").await);
-}
-
-async fn cost_takes_all_its_places_or_none(store: impl Store) {
-    let quota = Quota::new(5, Duration::from_millis(2000));
-    let limiter = new_limiter(Policy::from(quota).budget(), store);
-    let heavy = limiter.check_cost("alice", 3).await.unwrap();
-    assert_eq!(heavy.admitted().unwrap().remaining(), 2);
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(admit(&limiter, "alice").await);
-
-    let decision = limiter.check_cost("alice", 3).await.unwrap();
-    let denied = decision.denied().expect("one place is free, not three");
-    assert_eq!(denied.usage().remaining(), 1);
-    tokio::time::sleep(denied.retry_after()).await;
-    let again = limiter.check_cost("alice", 3).await.unwrap();
-    assert_eq!(again.admitted().unwrap().remaining(), 1);
-    assert!(limiter.cancel(again.admitted().unwrap()).await.unwrap());
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 4, "all of its places are back");
 }

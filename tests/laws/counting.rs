@@ -125,29 +125,6 @@ pub(crate) async fn place_that_nobody_holds_is_free_after_the_lease(store: impl 
     assert!(!limiter.check("tenant").await.unwrap().is_admitted());
 }
 
-pub(crate) async fn caller_waits_until_another_is_over(store: impl Store) {
-    let limiter = Limiter::new(jobs(1, Duration::from_secs(30)), store);
-    let first = limiter.acquire("tenant", Duration::ZERO).await.unwrap();
-    let began = Instant::now();
-    assert!(limiter.acquire("tenant", 300 * MS).await.is_err());
-    assert!((200 * MS..500 * MS).contains(&began.elapsed()), "{:?}", began.elapsed());
-    let waiters = [(); 3].map(|()| {
-        let limiter = limiter.clone();
-        tokio::spawn(async move {
-            // Behind two others it waits as long as they take.
-            let permit = limiter.acquire("tenant", Duration::from_secs(20)).await.unwrap();
-            sleep(50 * MS).await;
-            drop(permit);
-        })
-    });
-    sleep(200 * MS).await;
-    drop(first);
-    for waiter in waiters {
-        waiter.await.unwrap();
-    }
-    assert!(began.elapsed() < Duration::from_secs(15), "no lease had to end");
-}
-
 pub(crate) async fn callers_of_two_logs_wait_until_another_is_over(store: impl Store) {
     let limiter = Limiter::new(Quota::per_hour(1), store);
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(100)));
@@ -169,6 +146,8 @@ pub(crate) async fn callers_of_two_logs_wait_until_another_is_over(store: impl S
     for waiter in waiters {
         waiter.await.unwrap().expect("the wait is bounded by 5 s, and the lease by 30 s");
     }
+    let next = admitted(limiter.check_all([(&user, "alice")]).await.unwrap());
+    assert_eq!(next.remaining(), 95, "each counts once in the other log");
 }
 
 /// A bound that is shorter than the pause between two looks, and one that ends between two.

@@ -27,7 +27,6 @@ test_support::on_every_store!(
     waiters_are_admitted_in_order,
     too_long_a_wait_is_denied_at_once,
     cancellation_ends_the_wait,
-    dropped_waiter_leaves_no_trace,
 );
 
 async fn waiters_are_admitted_in_order(store: impl Store) {
@@ -72,20 +71,6 @@ async fn cancellation_ends_the_wait(store: impl Store) {
     });
     assert!(limiter.until_admitted("bob").await.is_ok());
     assert!(start.elapsed() < A_SECOND + AT_ONCE, "{:?}", start.elapsed());
-}
-
-async fn dropped_waiter_leaves_no_trace(store: impl Store) {
-    let limiter = Limiter::new(Policy::from(Quota::new(2, WINDOW)).budget(), store);
-    assert!(limiter.check_cost("bob", 2).await.unwrap().is_admitted());
-    let mut waiters: Vec<_> = (0..3)
-        .map(|_| limiter.clone())
-        .map(|limiter| tokio::spawn(async move { limiter.until_admitted("bob").await }))
-        .collect();
-    sleep(WINDOW / 3).await;
-    waiters[0].abort();
-    waiters[1].abort();
-    assert!(waiters.pop().unwrap().await.unwrap().is_ok());
-    assert_eq!(limiter.peek("bob").await.unwrap().remaining(), 1, "only the third took a place");
 }
 
 /// A memory store that counts the checks, and may hold its replies back until it is notified.
