@@ -44,24 +44,6 @@ fn any_header() -> impl Strategy<Value = HeaderValue> {
     prop_oneof![header_value(), near_miss()]
 }
 
-fn any_request() -> impl Strategy<Value = Parts> {
-    let name = select(vec!["x-user-id", "cookie", "authorization", "x-forwarded-for"]);
-    let headers = vec((name, any_header()), 0..8);
-    let query = "[&=%;+a-z0-9]{0,40}|(user|us%65r)=[ -\"$-~]{0,20}";
-    (headers, query, proptest::option::of(any::<IpAddr>())).prop_map(|(headers, query, peer)| {
-        let mut request = Request::builder();
-        if let Ok(uri) = format!("/a/b?{query}").parse::<Uri>() {
-            request = request.uri(uri);
-        }
-        if let Some(peer) = peer {
-            request = request.extension(SocketAddr::from((peer, 1)));
-        }
-        parts(
-            headers.into_iter().fold(request, |request, (name, value)| request.header(name, value)),
-        )
-    })
-}
-
 /// Reads cookies as axum-extra's `CookieJar` does: lines that are not text are passed over, and so
 /// are cookies that can't be parsed.
 fn session(parts: &Parts) -> Vec<String> {
@@ -149,32 +131,6 @@ proptest! {
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
-
-    #[test]
-    fn no_request_makes_an_extractor_panic(request in any_request()) {
-        let closure = |parts: &Parts| Ok(Key::from(parts.uri.path()));
-        let extractors: [&dyn KeyExtractor; 12] = [
-            &key::header("x-user-id"),
-            &key::cookie("sid"),
-            &key::cookie(""),
-            &key::query("user"),
-            &key::bearer(|token| Some(Key::from(token))),
-            &key::extension::<String>(),
-            &key::peer_ip(),
-            &key::client_ip(trusted()),
-            &key::path_param("sku"),
-            &key::pair(key::header("x-user-id"), key::cookie("sid")),
-            &key::first_of(key::optional(key::header("x-user-id")), key::constant("x")),
-            &closure,
-        ];
-        for extractor in extractors {
-            let key = extractor.extract(&request);
-            prop_assert_eq!(&key, &extractor.extract(&request), "the same request, the same key");
-            if let Ok(key) = key {
-                prop_assert!(key.as_bytes().len() <= 128, "no key is longer than the cap");
-            }
-        }
-    }
 
     #[test]
     fn a_header_is_the_key_byte_for_byte(value in any_header()) {

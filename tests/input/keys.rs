@@ -62,36 +62,21 @@ async fn each_has_its_own_window(store: impl Store, keys: &HashSet<Vec<u8>>) {
 }
 
 /// Returns all keys of a server that match a pattern.
-async fn scan(connection: &mut ConnectionManager, pattern: &[u8]) -> Vec<Vec<u8>> {
-    let (mut cursor, mut keys) = (0_u64, Vec::new());
-    loop {
-        let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(10_000);
-        let page: Vec<Vec<u8>>;
-        (cursor, page) = scan.query_async(connection).await.unwrap();
-        // The mark of a store is no key of a user.
-        keys.extend(page.into_iter().filter(|key| !key.ends_with(b":mark")));
-        if cursor == 0 {
-            return keys;
-        }
-    }
+async fn keys_like(connection: &mut ConnectionManager, pattern: &[u8]) -> Vec<Vec<u8>> {
+    let mut keys: Vec<Vec<u8>> =
+        redis::cmd("KEYS").arg(pattern).query_async(connection).await.unwrap();
+    // The mark of a store is no key of a user.
+    keys.retain(|key| !key.ends_with(b":mark"));
+    keys
 }
 
-/// Returns the shortest and the longest time that any of these keys has to live, in milliseconds;
-/// one without an end has -1.
-async fn times_to_live(connection: &mut ConnectionManager, keys: &[Vec<u8>]) -> (i64, i64) {
-    let (mut shortest, mut longest) = (i64::MAX, i64::MIN);
-    for keys in keys.chunks(10_000) {
-        let mut pipe = redis::pipe();
-        keys.iter().for_each(|key| {
-            pipe.cmd("PTTL").arg(key);
-        });
-        let times: Vec<i64> = pipe.query_async(connection).await.unwrap();
-        shortest = shortest.min(*times.iter().min().unwrap());
-        longest = longest.max(*times.iter().max().unwrap());
-    }
-    (shortest, longest)
-}
+/// Returns the shortest and the longest time that any key has to live, in milliseconds; one without an end has -1.
+const TIMES_TO_LIVE: &str = "local times = {}
+    for _, key in ipairs(redis.call('KEYS', '*:user:60s')) do
+        times[#times + 1] = redis.call('PTTL', key)
+    end
+    table.sort(times)
+    return {times[1], times[#times]}";
 
 #[tokio::test(start_paused = true)]
 async fn no_two_keys_share_a_window_in_process() {
@@ -106,7 +91,7 @@ async fn keys_share_no_log_and_keep_their_prefix() {
     };
     each_has_its_own_window(store("tsw").await, &keys).await;
     let mut connection = redis.connection().await;
-    let all: HashSet<_> = scan(&mut connection, b"*").await.into_iter().collect();
+    let all: HashSet<_> = keys_like(&mut connection, b"*").await.into_iter().collect();
     assert_eq!(all.len(), keys.len());
     for key in &all {
         let shown = key.escape_ascii();
@@ -116,12 +101,12 @@ async fn keys_share_no_log_and_keep_their_prefix() {
         assert!(!inside.contains(&b'}'), "{shown} ends its hash tag early");
         assert!(inside.len() <= 3 * 128, "{shown} is longer than a key may be");
     }
-    assert_eq!(scan(&mut connection, b"tsw:{=*}:user:60s").await.len(), all.len());
-    let (shortest, longest) = times_to_live(&mut connection, &Vec::from_iter(all)).await;
+    assert_eq!(keys_like(&mut connection, b"tsw:{=*}:user:60s").await.len(), all.len());
+    let (shortest, longest): (i64, i64) = redis.run(&["EVAL", TIMES_TO_LIVE, "0"]).await;
     assert!(shortest > 0 && longest <= 61_000, "{shortest} to {longest} ms");
 
     // The same keys under another prefix, although some of them name it, are other windows.
     each_has_its_own_window(store("other").await, &keys).await;
-    assert_eq!(scan(&mut connection, b"other:{=*}:user:60s").await.len(), keys.len());
+    assert_eq!(keys_like(&mut connection, b"other:{=*}:user:60s").await.len(), keys.len());
     assert_eq!(redis.run::<usize>(&["DBSIZE"]).await, 2 * keys.len() + 2, "with the marks");
 }

@@ -106,8 +106,6 @@ async fn every_cookie_is_handled() {
         ("empty", cookie(b""), MISSING),
         ("no value", cookie(b"sid=Lysistrata=; sid"), counts_for("Lysistrata=")),
         ("an empty value", cookie(b"sid="), MISSING),
-        ("separators", cookie(b";;; ;=;=;"), MISSING),
-        ("names like it", cookie(b"xsid=Lysistrata; sidx=Lysistrata; SID=Lysistrata"), MISSING),
         ("twice", cookie(b"sid=Lysistrata; sid=Lysistrata"), INVALID),
         ("in two lines", with(&[("cookie", b"sid=a"), ("cookie", b"sid=Lysistrata")]), INVALID),
         ("no ASCII", cookie(b"a=\xff; sid=Lysistrata"), INVALID),
@@ -115,9 +113,6 @@ async fn every_cookie_is_handled() {
         ("decoded", cookie(b"sid=%00%7D"), counts_for("\0}")),
         ("a name in disguise", cookie(b"%73id=x"), counts_for("x")),
         ("twice, one in disguise", cookie(b"sid=Lysistrata; s%69d=x"), INVALID),
-        ("spaces before the value", cookie(b"sid=   x"), counts_for("x")),
-        ("in quotes", cookie(b"sid=\"x\""), counts_for("x")),
-        ("empty quotes", cookie(b"sid=\"\""), MISSING),
         ("1 MB", cookie(long.as_bytes()), counts_for(MARK.repeat(100_000))),
         ("200,000 of them", cookie(many.as_bytes()), counts_for("x")),
     ];
@@ -130,17 +125,10 @@ async fn every_query_is_handled() {
     let many = "a=b&".repeat(10_000) + "user=x";
     let table = vec![
         ("empty", query(""), MISSING),
-        ("no value", query("user"), MISSING),
-        ("an empty value", query("user="), MISSING),
-        ("separators", query("&&=&?&="), MISSING),
         ("a fragment", query("#user=Lysistrata"), MISSING),
-        ("twice", query("user=Lysistrata&user=b"), INVALID),
-        ("twice, one in disguise", query("user=Lysistrata&%75ser=b"), INVALID),
-        ("twice, one without a value", query("user=Lysistrata&user"), INVALID),
         ("NUL", query("user=%00"), counts_for("\0")),
         ("no UTF-8", query("user=Lysistrata%FF%C0%80"), INVALID),
         ("another of no UTF-8", query("a=%FF&user=x"), counts_for("x")),
-        ("decoded once", query("user=%2500"), counts_for("%00")),
         ("10,000 of them", query(&many), counts_for("x")),
         ("60 kB", query(&format!("user={}", "x".repeat(60_000))), counts_for("x".repeat(60_000))),
     ];
@@ -176,12 +164,9 @@ async fn every_bearer_token_is_handled() {
         ("empty", bearer(b""), MISSING),
         ("the scheme only", bearer(b"Bearer"), MISSING),
         ("another scheme", bearer(b"Basic Lysistrata"), MISSING),
-        ("no scheme", bearer(b"Lysistrata"), MISSING),
-        ("a scheme like it", bearer(b"BearerX Lysistrata"), MISSING),
         ("refused by the closure", bearer(b"Bearer forged-Lysistrata"), MISSING),
         ("no ASCII", bearer(b"Bearer Lysistrata\xff"), INVALID),
         ("twice", with(&[("authorization", b"Bearer a"), ("authorization", b"Bearer a")]), INVALID),
-        ("any case, any spaces", bearer(b"bEaReR   a  "), counts_for(Key::hashed("a  "))),
         ("1 MB", bearer(long.as_bytes()), counts_for(MARK.repeat(100_000))),
     ];
     let subject = |token: &str| (!token.starts_with("forged")).then(|| Key::from(token));
@@ -202,21 +187,15 @@ fn via(peer: &str, forwarded: &[&[u8]]) -> Builder {
 async fn every_forwarded_address_is_handled() {
     let client = || counts_for("7.7.7.7");
     let proxy = || counts_for("10.0.0.1");
-    let net = || counts_for("2001:db8:9:9::/64");
     let forged = "6.6.6.6, ".repeat(50_000) + "7.7.7.7, 10.0.0.2";
     let forwarded_too = via("10.0.0.1", &[b"7.7.7.7"]).header("forwarded", "for=6.6.6.6");
     let proxies = "10.0.0.3, ".repeat(50_000) + "10.0.0.2";
     let table = vec![
         ("an honest one", via("10.0.0.1", &[b"7.7.7.7"]), client()),
         ("another header", forwarded_too, client()),
-        ("a forged chain", via("10.0.0.1", &[b"6.6.6.6, 10.0.0.9, 7.7.7.7"]), client()),
-        ("forged proxies", via("10.0.0.1", &[b"10.0.0.9, 10.0.0.8, 7.7.7.7"]), client()),
-        ("a forged line", via("10.0.0.1", &[b"6.6.6.6", b"7.7.7.7"]), client()),
-        ("forged junk", via("10.0.0.1", &[b"\xff, Lysistrata,,;\"", b"7.7.7.7"]), client()),
         ("50,000 forged", via("10.0.0.1", &[forged.as_bytes()]), client()),
         ("50,000 proxies", via("10.0.0.1", &[proxies.as_bytes()]), counts_for("10.0.0.3")),
         ("past proxies", via("10.0.0.1", &[b"7.7.7.7, 2001:db8:1::5, 192.168.3.4"]), client()),
-        ("in brackets", via("10.0.0.1", &[b"[2001:db8:9:9::1]"]), net()),
         ("by a mapped proxy", via("::ffff:10.0.0.1", &[b"6.6.6.6, 7.7.7.7"]), client()),
         ("past a mapped proxy", via("10.0.0.1", &[b"7.7.7.7, ::ffff:10.0.0.2"]), client()),
         ("past one trusted as mapped", via("192.168.0.1", &[b"7.7.7.7"]), client()),
@@ -226,8 +205,6 @@ async fn every_forwarded_address_is_handled() {
         ("nothing forwarded", via("10.0.0.1", &[]), proxy()),
         ("an empty line", via("10.0.0.1", &[b""]), INVALID),
         ("an empty entry", via("10.0.0.1", &[b"7.7.7.7,"]), INVALID),
-        ("unknown", via("10.0.0.1", &[b"7.7.7.7, unknown"]), INVALID),
-        ("a name", via("10.0.0.1", &[b"Lysistrata.example"]), INVALID),
         ("no UTF-8", via("10.0.0.1", &[b"7.7.7.7\xff"]), INVALID),
         ("no peer", with(&[("x-forwarded-for", b"7.7.7.7")]), NOT_PROVIDED),
     ];
