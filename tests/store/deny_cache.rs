@@ -1,30 +1,9 @@
 //! The denials that a process repeats from memory: cheap under flood.
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use test_support::requests::{by_user, from_user, ok};
 use test_support::{Redis, admit, patient_store};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{Limiter, Penalty, Policy, Quota};
-
-#[tokio::test]
-async fn cached_denial_has_its_own_timestamp() {
-    let redis = Redis::start().await;
-    let store = redis.store().await;
-    let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(1)));
-    let check = || Check::new([LogId::new(policy.clone(), "alice")]);
-    let mut earlier = Duration::ZERO;
-    for admitted in [true, false, false, false] {
-        let outcome = store.admit(&check()).await.unwrap();
-        assert_eq!(outcome.admitted, admitted);
-        let timestamp = outcome.timestamp.unwrap();
-        assert!(timestamp > earlier, "{timestamp:?} after {earlier:?}");
-        earlier = timestamp;
-    }
-    assert_eq!(redis.call_count("evalsha").await, 2, "the cache repeats the denial");
-}
 
 /// Nobody counts strikes, so a denial hides none.
 #[tokio::test]

@@ -121,13 +121,6 @@ impl Store for Wrong {
 }
 
 #[tokio::test(start_paused = true)]
-async fn memory_store_passes() {
-    let store = MemoryStore::new();
-    holds(&store, tokio::time::advance).await;
-    holds(&store, tokio::time::advance).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn store_may_not_support_penalties() {
     let store = Wrong(MemoryStore::new(), Fault::RefusesPenalties);
     holds_without_penalties(&store, tokio::time::advance).await;

@@ -195,7 +195,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{Bans, Limiter, Quota};
+    use crate::{Bans, Quota};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -224,26 +224,6 @@ mod tests {
         );
         assert!(bans.lift("b").await.unwrap() && bans.lift("c").await.unwrap());
         assert_eq!(store.0.bans.load(Ordering::Relaxed), 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn strike_without_room_is_lost_and_expired_records_make_room() {
-        let store = MemoryStore::with_capacity(4);
-        let limiter = Limiter::new(policy(), store.clone());
-        let is_banned = async |key: &str| {
-            assert!(limiter.check(key).await.unwrap().is_admitted());
-            let denied = limiter.check(key).await.unwrap();
-            denied.usage().banned_for().is_some()
-        };
-        for key in ["a", "b", "c"] {
-            assert!(is_banned(key).await);
-        }
-        // The fourth record of four.
-        Bans::new(policy(), store.clone()).impose("z", 2000 * SECOND, "").await.unwrap();
-        assert!(!is_banned("d").await, "it is denied, and its strike is lost");
-        tokio::time::advance(60 * 24 * 3600 * SECOND).await;
-        assert!(is_banned("d").await);
-        assert!(store.0.bans.load(Ordering::Relaxed) <= 4);
     }
 
     #[tokio::test(start_paused = true)]

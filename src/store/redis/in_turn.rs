@@ -92,8 +92,7 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 //   one until it has left the window, as if it was seen.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes or cancels
 //   what it began. If it can't find out what became of it, it is cancelled later, unless the caller is still
-//   there to decide. Tests: `a_hang_up_leaves_no_trace_in_any_slot` and
-//   `hang_up_before_a_node_fails_leaves_no_trace`.
+//   there to decide. Test: `hang_up_before_a_node_fails_leaves_no_trace`.
 // - A caller leaves a cancellation or settlement between two keys. It runs in a task of its own, too. Test:
 //   `cancellation_whose_caller_leaves_is_made_in_every_slot`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request

@@ -45,8 +45,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 // - A runtime ends during a write. The tokens of its tasks are dropped, and the next check starts other
 //   tasks. What is written twice counts once. Test: `outage_ends_when_its_runtime_is_gone`.
 // - A future or a runtime is no longer polled, but not dropped either. A writer is a task of its own, and
-//   checks wait for it for at most a second. Tests: `unpolled_check_delays_no_other` and
-//   `unpolled_runtime_delays_no_other`.
+//   checks wait for it for at most a second. Test: `unpolled_runtime_delays_no_other`.
 impl RedisStore {
     /// Writes what Redis does not know of some logs, or waits for the caller that does.
     pub(super) async fn reconcile(&self, logs: &[LogId]) -> Result<(), StoreError> {

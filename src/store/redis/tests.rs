@@ -1,9 +1,7 @@
 //! Tests of the interleavings that `redis.rs` and `reconcile.rs` name, and of `reconcile.lua`.
 
 use std::collections::BTreeMap;
-use std::future::poll_fn;
 use std::sync::Barrier;
-use std::task::Poll;
 use std::thread;
 
 use fastrand::Rng;
@@ -150,25 +148,6 @@ async fn admission_being_written_is_settled() {
         let left = Store::peek(&store, &reserved.at_cost(1)).await.unwrap();
         assert_eq!(left.logs()[0].quotas()[0].remaining(), LIMIT - actual);
     }
-}
-
-/// The future of the first check is neither polled nor dropped, as after a `select!` on `&mut
-/// future`.
-#[tokio::test]
-async fn unpolled_check_delays_no_other() {
-    let server = Redis::start().await;
-    let proxy = Proxy::to(server.port()).await;
-    let store = store(proxy.url()).await;
-    proxy.set(Fault::Delay(Duration::from_millis(20)));
-    assert!(store.decide_as_in_an_outage(&check("alice")));
-    let mut first = Store::admit(&store, &check("alice"));
-    // Becomes the writer.
-    let begun = poll_fn(|cx| Poll::Ready(std::pin::Pin::new(&mut first).poll(cx).is_pending()));
-    assert!(begun.await);
-    let second = timeout(Duration::from_secs(10), Store::admit(&store, &check("alice"))).await;
-    let outcome = second.expect("in time").unwrap();
-    assert!(outcome.admitted && outcome.decided_by == DecidedBy::Store);
-    drop(first);
 }
 
 #[test]
