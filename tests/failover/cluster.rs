@@ -1,34 +1,20 @@
-//! Windows on a Cluster: when a node fails while no request is sent to it, and when clients hang up.
+//! Windows on a Cluster: when nodes fail or slots move, and when callers leave.
 
-use http::{Request, Response, StatusCode};
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Cluster, Redis, eventually, patient_store};
+use test_support::{Cluster, Redis, admit, eventually, patient_store};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep, timeout};
-use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{
     DecidedBy, Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
-    SlidingWindowLayer, key,
 };
 
 use crate::{LOG, limiter, store, user};
 
-/// The connection to the node breaks and is made again without a request that fails.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn emptied_node_never_over_admits() {
-    let mut cluster = Cluster::start().await;
-    let limiter = limiter(user(5), &store(cluster.servers()).await);
-    let (_, owner) = cluster.slot(LOG).await;
+/// Checks alice five times: all pass, or none does.
+async fn five_of_alice(limiter: &Limiter, pass: bool) {
     for _ in 0..5 {
-        assert!(limiter.check("alice").await.unwrap().is_admitted());
-    }
-    let owner = &mut cluster.nodes[owner];
-    owner.restart().await;
-    // Until the other nodes, and the client, have found it again.
-    sleep(Duration::from_secs(2)).await;
-    for _ in 0..5 {
-        assert!(!limiter.check("alice").await.unwrap().is_admitted());
+        assert_eq!(admit(limiter, "alice").await, pass);
     }
 }
 
@@ -38,9 +24,7 @@ async fn node_emptied_without_a_connection_never_over_admits() {
     let mut cluster = Cluster::start().await;
     let limiter = limiter(user(5), &store(cluster.servers()).await);
     let (_, owner) = cluster.slot(LOG).await;
-    for _ in 0..5 {
-        assert!(limiter.check("alice").await.unwrap().is_admitted());
-    }
+    five_of_alice(&limiter, true).await;
     cluster.nodes.iter().for_each(|node| node.signal("STOP"));
     for key in 0..5 {
         let decision = limiter.check(key.to_string()).await.unwrap();
@@ -154,64 +138,6 @@ async fn node_hangs_from_the_start() {
     cluster.nodes[1].signal("CONT");
     until_redis_decides(&limiter, &of_it[0]).await;
     decides(DecidedBy::Store, &limiter, &of_it[1..]).await;
-}
-
-/// The runtime ends that watches a silent node.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silence_of_a_node_ends_when_its_runtime_is_gone() {
-    let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
-    let limiter = limiter(user(9), &store(cluster.servers()).await);
-    let (of_it, _) = keys_of(&cluster).await;
-    decides(DecidedBy::Store, &limiter, &of_it).await;
-    cluster.nodes[1].signal("STOP");
-    let (elsewhere, key) = (limiter.clone(), of_it[0].clone());
-    tokio::task::spawn_blocking(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(decides(DecidedBy::LocalLog, &elsewhere, &[key]));
-    })
-    .await
-    .unwrap();
-    cluster.nodes[1].signal("CONT");
-    until_redis_decides(&limiter, &of_it[1]).await;
-}
-
-/// The log of the slot is on either node, and Redis decides about it, too.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slot_that_moves_silences_no_node() {
-    let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
-    let limiter = limiter(user(1_000_000), &store(cluster.servers()).await);
-    let (mut of_it, others) = keys_of(&cluster).await;
-    let moving = of_it.pop().unwrap();
-    let (slot, _) = cluster.slot(&log_of(&moving)).await;
-    cluster.begin_to_move(slot, 1, 0).await;
-    let mut load = JoinSet::new();
-    for _ in 0..2 {
-        for key in of_it.iter().chain(&others).cloned() {
-            let (limiter, keys) = (limiter.clone(), [key]);
-            load.spawn(async move {
-                let start = Instant::now();
-                while start.elapsed() < Duration::from_secs(3) {
-                    decides(DecidedBy::Store, &limiter, &keys).await;
-                }
-            });
-        }
-    }
-    let mut moved = JoinSet::new();
-    for _ in 0..4 {
-        let (limiter, moving) = (limiter.clone(), moving.clone());
-        moved.spawn(async move {
-            loop {
-                decides(DecidedBy::Store, &limiter, std::slice::from_ref(&moving)).await;
-                sleep(Duration::from_millis(1)).await;
-            }
-        });
-    }
-    load.join_all().await;
-    if let Some(ended) = moved.try_join_next() {
-        ended.unwrap();
-    }
 }
 
 /// A node replies late, and more explanations are asked of it than are under way at once.
@@ -369,9 +295,7 @@ async fn flushed_node_gets_its_logs_back() {
     let cluster = Cluster::start().await;
     let limiter = limiter(user(5), &store(cluster.servers()).await);
     let (_, owner) = cluster.slot(LOG).await;
-    for _ in 0..5 {
-        assert!(limiter.check("alice").await.unwrap().is_admitted());
-    }
+    five_of_alice(&limiter, true).await;
     // Checks of others have the nodes looked at once a second.
     let look = async || {
         for number in 0..20 {
@@ -391,9 +315,7 @@ async fn flushed_node_gets_its_logs_back() {
     look().await;
     cluster.nodes[owner].run::<redis::Value>(&["FLUSHALL"]).await;
     look().await;
-    for _ in 0..5 {
-        assert!(!limiter.check("alice").await.unwrap().is_admitted());
-    }
+    five_of_alice(&limiter, false).await;
 }
 
 /// The node is new, and was restarted empty after it has got the log and before this process has connected to it.
@@ -402,16 +324,12 @@ async fn new_node_never_over_admits() {
     let mut cluster = Cluster::start().await;
     let new = cluster.add_primary().await;
     let limiter = limiter(user(5), &store(cluster.servers()).await);
-    for _ in 0..5 {
-        assert!(limiter.check("alice").await.unwrap().is_admitted());
-    }
+    five_of_alice(&limiter, true).await;
     let (slot, owner) = cluster.slot(LOG).await;
     cluster.move_slot(slot, owner, new).await;
     cluster.nodes[new].restart().await;
     cluster.serves_every_slot(&[0, 1, 2, new]).await;
-    for _ in 0..5 {
-        assert!(!limiter.check("alice").await.unwrap().is_admitted());
-    }
+    five_of_alice(&limiter, false).await;
 }
 
 /// Nobody has slots yet, and each check finds that out.
@@ -510,9 +428,7 @@ async fn replaced_node_never_over_admits() {
     let cluster = Cluster::with_replicas(1).await;
     let limiter = limiter(user(5), &store(cluster.servers()).await);
     let (_, owner) = cluster.slot(LOG).await;
-    for _ in 0..5 {
-        assert!(limiter.check("alice").await.unwrap().is_admitted());
-    }
+    five_of_alice(&limiter, true).await;
     let (old, new) = (&cluster.nodes[owner], &cluster.nodes[owner + 3]);
     eventually("the replica has it", async || old.run::<u64>(&["WAIT", "1", "100"]).await == 1)
         .await;
@@ -525,43 +441,7 @@ async fn replaced_node_never_over_admits() {
     eventually("it is promoted", async || has_role(new, "role:master").await).await;
     old.signal("CONT");
     eventually("it is a replica", async || has_role(old, "role:slave").await).await;
-    for _ in 0..5 {
-        assert!(!limiter.check("alice").await.unwrap().is_admitted());
-    }
-}
-
-/// The keys are in different slots, so an admission is two calls, and so is a cancellation.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hang_up_leaves_no_trace_in_any_slot() {
-    const LIMIT: u32 = 1_000;
-    let cluster = Cluster::start().await;
-    let store = patient_store(cluster.servers()).await;
-    let policy = |name: &str| Policy::new(name).quota(Quota::per_hour(LIMIT));
-    let logs = ["user", "ip"].map(|name| Limiter::new(policy(name), store.clone()));
-    let service = SlidingWindowLayer::new(policy("user"), key::constant("alice"), store.clone())
-        .rule(policy("ip"), key::constant("bob"))
-        .cancel_if(|response| response.status() == StatusCode::GONE)
-        .layer(service_fn(async |_: Request<()>| {
-            std::future::pending::<()>().await;
-            Ok::<_, &str>(Response::new(String::new()))
-        }));
-    let (user, ip) = (LOG, "tsw:{=bob}:ip:1h");
-    assert_ne!(cluster.slot(user).await.1, cluster.slot(ip).await.1, "two nodes");
-    let left = async || {
-        let usage = [logs[0].peek("alice").await.unwrap(), logs[1].peek("bob").await.unwrap()];
-        usage.map(|it| it.remaining())
-    };
-    assert_eq!(left().await, [LIMIT; 2], "the scripts are loaded");
-
-    for hang_up in 1..=200 {
-        let request = service.clone().oneshot(Request::new(()));
-        let hung_up = timeout(Duration::from_micros(hang_up), request).await;
-        assert!(hung_up.is_err());
-    }
-    eventually("both logs or none", async || left().await[0] == left().await[1]).await;
-    sleep(Duration::from_millis(500)).await;
-    // Those whose handler ran keep their place, in both logs or in none.
-    assert_eq!(left().await[0], left().await[1], "of each request both logs or none");
+    five_of_alice(&limiter, false).await;
 }
 
 /// One of the listed nodes accepts connections and never replies.

@@ -8,54 +8,9 @@ use test_support::{Redis, admit, admitted, eventually, patient_store};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, task};
-use tower_sliding_window::{DecidedBy, Decision, FailurePolicy, Policy, PolicyHandle, Quota};
+use tower_sliding_window::{Decision, FailurePolicy, Policy, PolicyHandle, Quota};
 
 use crate::{Far, LOG, limiter, store, until_redis_decides, user};
-
-/// Two processes, a few milliseconds away from Redis, hold requests to a log that all share. It changes all the
-/// time while it is being written.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn busy_log_returns_to_redis() {
-    const A_SECOND: Duration = Duration::from_secs(1);
-    let redis = Redis::start().await;
-    let all = PolicyHandle::new(Policy::new("all").quota(Quota::per_minute(1_000_000)));
-    let users = PolicyHandle::new(user(1_000_000));
-    let processes = [Far::from(&redis).await, Far::from(&redis).await];
-    let mut load = JoinSet::new();
-    for process in &processes {
-        process.proxy.set(Fault::Delay(Duration::from_millis(2)));
-        let (limiter, users, all) = (limiter(&users, &process.store), users.clone(), all.clone());
-        load.spawn(async move {
-            let mut requests = JoinSet::new();
-            for number in 0_u32.. {
-                let (limiter, users, all) = (limiter.clone(), users.clone(), all.clone());
-                requests.spawn(async move {
-                    let key = format!("user-{}", number % 8);
-                    let _ = limiter.check_all([(&users, &*key), (&all, "all")]).await;
-                });
-                while requests.try_join_next().is_some() {}
-                sleep(Duration::from_millis(1)).await;
-            }
-        });
-    }
-    sleep(A_SECOND).await;
-    redis.signal("STOP");
-    sleep(A_SECOND).await;
-    redis.signal("CONT");
-    let back = Instant::now();
-    for process in &processes {
-        let limiter = limiter(&all, &process.store);
-        eventually("Redis decides about the busy log", async || {
-            limiter.check("all").await.is_ok_and(|it| it.decided_by() == DecidedBy::Store)
-        })
-        .await;
-        assert!(back.elapsed() < 2 * A_SECOND, "{:?}", back.elapsed());
-        // And goes on deciding.
-        for _ in 0..20 {
-            assert_eq!(limiter.check("all").await.unwrap().decided_by(), DecidedBy::Store);
-        }
-    }
-}
 
 /// What this process has admitted before the reset by another is gone. What it has admitted after it counts,
 /// also if the replies to the write-back take longer than the time between the two.
