@@ -122,7 +122,7 @@ async fn a_refusal_names_the_level_and_an_honest_wait() {
     app.is_sent("bank", ALICE).await;
     advance(3 * SECOND).await;
     app.is_sent("bank", ALICE).await;
-    let denied = app.refused_by("shop", "0049 170 123 45 67", &["receiver"]).await;
+    let denied = app.refused_by("shop", "0049 (0)170 123 45 67", &["receiver"]).await;
     assert_eq!(denied.retry_after(), Some(7));
     advance(7 * SECOND - Duration::from_micros(1)).await;
     app.refused_by("bank", ALICE, &["receiver"]).await;
