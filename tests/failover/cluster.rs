@@ -355,12 +355,8 @@ async fn cluster_that_is_not_formed_is_asked_now_and_then() {
     assert!(calls < 250, "{calls} calls");
 }
 
-/// A firewall has forgotten the connection to a node, which serves new ones.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn forgotten_connection_to_a_node_is_made_anew() {
-    let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
-    let (of_it, others) = keys_of(&cluster).await;
+/// Has clients reach the second node through a proxy.
+async fn node_behind_a_proxy(cluster: &Cluster) -> Proxy {
     let node = &cluster.nodes[1];
     let proxy = Proxy::to(node.port()).await;
     let (bus, port) = ((node.port() + 10_000).to_string(), proxy.port().to_string());
@@ -370,6 +366,46 @@ async fn forgotten_connection_to_a_node_is_made_anew() {
         cluster.nodes[0].run::<String>(&["CLUSTER", "NODES"]).await.contains(&port)
     })
     .await;
+    proxy
+}
+
+/// The way to the node takes longer than a call follows redirections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn distant_node_names_the_one_that_gets_its_slot() {
+    let cluster = Cluster::start().await;
+    let (of_it, _) = keys_of(&cluster).await;
+    let proxy = node_behind_a_proxy(&cluster).await;
+    let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
+    let limiter = limiter(user(9), &store(servers).await);
+    decides(DecidedBy::Store, &limiter, &of_it[..1]).await;
+    let (slot, from) = cluster.slot(&log_of(&of_it[1])).await;
+    cluster.begin_to_move(slot, from, 0).await;
+    proxy.set(Fault::Delay(Duration::from_millis(250)));
+    decides(DecidedBy::Store, &limiter, &of_it[1..2]).await;
+}
+
+/// What it refuses would be refused again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_without_memory_gets_each_request_once() {
+    let cluster = Cluster::start().await;
+    let limiter = limiter(user(9), &store(cluster.servers()).await);
+    let (of_it, _) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &of_it[..1]).await;
+    let node = &cluster.nodes[1];
+    node.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let before = node.call_count("evalsha").await;
+    all_at_once(DecidedBy::LocalLog, &limiter, &of_it[1..]).join_all().await;
+    let calls = node.call_count("evalsha").await - before;
+    assert!(calls < of_it.len() as u64 / 2, "{calls} calls for {} checks", of_it.len() - 1);
+}
+
+/// A firewall has forgotten the connection to a node, which serves new ones.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forgotten_connection_to_a_node_is_made_anew() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let (of_it, others) = keys_of(&cluster).await;
+    let proxy = node_behind_a_proxy(&cluster).await;
     let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
     let limiter = limiter(user(1_000_000), &store(servers).await);
     decides(DecidedBy::Store, &limiter, &of_it).await;
