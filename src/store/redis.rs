@@ -42,18 +42,16 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 ///
 /// - A decision is one script call, atomic over all logs of the request. Requires Redis 6.2 or
 ///   later, or Valkey.
-/// - Concurrent checks share script calls, whatever their logs, quotas, costs and penalties: what comes
-///   while a call is under way goes to Redis together with the next, up to 32 checks at a time. A lone
-///   check is sent at once. Each check keeps its own identity, time limit and repetition, and a Redis key of
-///   the wrong type concerns no other check. On a Cluster the checks for one node share calls. Such a call
-///   declares none of its keys, because they are in several slots. What a node or a proxy refuses in it is sent alone,
-///   with its keys declared.
+/// - Concurrent checks share script calls, whatever their logs, quotas, costs and penalties: up to 32 at a time, each with
+///   its own identity, time limit and repetition. A Redis key of the wrong type concerns no other check. On a Cluster
+///   the checks for one node share calls. Such a call declares none of its keys, because they are in several slots. What
+///   a node or a proxy refuses for that is sent alone, with its keys declared.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
-/// - When a key was denied, this process denies it again from memory for as long as Redis would deny it, and for
-///   at most a second, see [`RedisStoreBuilder::deny_cache`]. For that second it may miss that another process has
-///   cancelled a request, reset the log or lifted the ban.
+/// - A denial is repeated from memory for at most a second, see [`RedisStoreBuilder::deny_cache`]. For that second a
+///   process may miss that another one has cancelled a request, reset the log or lifted the ban.
+/// - A check whose reply is lost is sent once more under the same identity, and counts once. A cancellation or
+///   settlement that was begun is made, also if its caller leaves.
 /// - Keys of up to 128 bytes stand in Redis in clear. Longer ones are hashed, see [`Key`](crate::Key).
-/// - A check whose reply is lost is sent once more under the same identity, and counts once.
 /// - Every Redis key has a TTL. A log expires its [retention](crate::Policy::retention) and a second
 ///   after its newest entry. It is one ZSET named `PREFIX:{=KEY}:POLICY:RETENTION`, such as
 ///   `tsw:{=alice}:user:60s`, with `%` and `}` in the key written as `%25` and `%7D`. A policy without a name
@@ -72,8 +70,9 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 ///   busy the log is. Logs that other processes have reset and bans that they have lifted in the meantime
 ///   stay reset and lifted.
 /// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows
-///   of a log before it checks it the next time. After `FLUSHALL` it notices that within a second. On a
-///   Cluster it also does so when another node has taken the place of one.
+///   of a log before it checks it the next time. It notices within a second. On a Cluster it also does so when another
+///   node has taken the place of one. What Redis calls the history of its writes counts too, which changes in a failover,
+///   and an hour after a server has lost its last replica.
 ///
 /// ## The Redis server
 ///
