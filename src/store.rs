@@ -101,8 +101,7 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 /// [`Store::lift`] and [`Store::bans`] give access to them.
 ///
 /// A store that does not support penalties must return
-/// [`StoreError::Unsupported`] for a check with a penalty. Test it with
-/// `store::contract::holds_without_penalties`.
+/// [`StoreError::Unsupported`] for a check with a penalty.
 ///
 /// [`Policy::get_penalty`]: crate::Policy::get_penalty
 /// [`Penalty::strikes`]: crate::Penalty::strikes

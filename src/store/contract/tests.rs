@@ -123,19 +123,13 @@ impl Store for Wrong {
 #[tokio::test(start_paused = true)]
 async fn store_may_not_support_penalties() {
     let store = Wrong(MemoryStore::new(), Fault::RefusesPenalties);
-    holds_without_penalties(&store, tokio::time::advance).await;
+    holds(&store, tokio::time::advance).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn store_may_not_support_explanations() {
     let store = Wrong(MemoryStore::new(), Fault::ExplainsNothing);
     holds(&store, tokio::time::advance).await;
-}
-
-#[tokio::test(start_paused = true)]
-#[should_panic(expected = "a check with a penalty: expected `Unsupported`")]
-async fn unsupported_penalties_must_be_refused() {
-    holds_without_penalties(&MemoryStore::new(), tokio::time::advance).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -159,10 +153,9 @@ async fn faults_are_found() {
         (Fault::IgnoresLifts, "expected"),
         (Fault::ExplainsOtherCosts, "expected [Explanation"),
         (Fault::ExplainsNoBans, "ban: None"),
-        (Fault::RefusesPenalties, "got the error: the store can't do this: penalties"),
     ] {
         let store = Wrong(MemoryStore::new(), fault);
-        let played = play(&store, tokio::time::advance, true).await;
+        let played = play(&store, tokio::time::advance).await;
         let difference = played.expect_err("a difference");
         assert!(difference.starts_with("history "), "{difference}");
         assert!(difference.contains(step), "{fault:?}: {difference}");
