@@ -614,7 +614,7 @@ impl Limiter {
     /// assert!(!explanation.admitted);
     /// let quota = &explanation.quotas[0];
     /// assert_eq!(quota.waits_for, decision.admitted().map(|admitted| admitted.id()));
-    /// println!("{explanation}");
+    /// println!("{explanation:#?}");
     /// # Ok(())
     /// # }
     /// ```
