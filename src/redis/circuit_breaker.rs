@@ -36,7 +36,7 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 ///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
 ///   while others arrive, a call waits for its own.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
-///   time, with growing pauses. An attempt succeeds when the server replies to a PING.
+///   time, with growing pauses. An attempt succeeds when the server replies to a PING, and to a write.
 #[derive(Clone)]
 pub(crate) struct CircuitBreaker(Arc<Shared>);
 
