@@ -468,7 +468,7 @@ impl Limiter {
     /// Cancels an admission, as if the request had never been made.
     ///
     /// It removes the entry of this request and no other. Returns whether there was one: there is none if the
-    /// request was cancelled before or has left the longest window.
+    /// request was cancelled before or is older than the [retention](crate::Policy::retention).
     ///
     /// # Errors
     ///
@@ -495,8 +495,8 @@ impl Limiter {
     /// - The last call counts. To repeat a call changes nothing, so a call whose result was lost can be
     ///   repeated.
     ///
-    /// Returns whether the request had a place to settle. It has none, and nothing happens, if it has
-    /// left the longest window, was cancelled, or was not counted. If the store fails and the failure
+    /// Returns whether the request had a place to settle. It has none, and nothing happens, if it is
+    /// older than the [retention](crate::Policy::retention), was cancelled, or was not counted. If the store fails and the failure
     /// policy is [`FailurePolicy::Local`](crate::FailurePolicy::Local), the log in this process is settled, and the store later.
     ///
     /// The handler behind a [`SlidingWindowLayer`](crate::SlidingWindowLayer) finds the admission in the

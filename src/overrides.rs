@@ -23,8 +23,8 @@ const EXEMPT: &str = "exempt";
 /// is used. Every override takes memory until it is removed.
 ///
 /// A key keeps its log when its override is set, changed or removed, as long as no window of the override
-/// is longer than the [retention](Policy::retention) of the policy. An override with a longer window has
-/// a log of its own.
+/// is longer than the [retention](Policy::retention) of the policy. An override with a longer window, or with a
+/// [`keep_for`](Policy::keep_for) of its own, has a log of its own.
 ///
 /// ```
 /// use tower_sliding_window::{Key, Overrides, Policy, PolicyError, Quota};

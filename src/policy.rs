@@ -336,7 +336,9 @@ impl Policy {
     /// - Nobody knows when a place comes free. A response has no `Retry-After`, and
     ///   [`Denied::has_known_wait`](crate::Denied::has_known_wait) is `false`.
     /// - A request takes one place whatever its cost, and none if the cost is 0.
-    /// - Denials are not repeated from memory. On Redis each costs a call.
+    /// - Denials are not repeated from memory. On Redis each costs a call. In process a check takes time proportional to
+    ///   how many run.
+    /// - A lease of a few milliseconds is over before it is renewed.
     /// - [`Limiter::check`](crate::Limiter::check) alone takes a place for one lease. To keep it for longer, or to give it
     ///   back, [hold](crate::Limiter::hold) or [cancel](crate::Limiter::cancel) the admission.
     /// - If the renewals fail for a whole lease, the place is free while its request still runs.

@@ -139,11 +139,11 @@ pub trait Store: Send + Sync + 'static {
     ///   stays one place. With a cost of 0 the entry is removed. The timestamp stays. [`Check::costs`] has
     ///   what the request cost when it was admitted: an earlier call may have set another cost.
     /// - The check may have only some of the logs of the admission. Then the others are not changed.
-    /// - A log without an entry of the identity is not changed, and neither is one whose entry has
-    ///   left the longest window of the check's policy. With a cost of 0 these are removed too.
+    /// - A log without an entry of the identity is not changed, and neither is one whose entry is
+    ///   older than the retention. With a cost of 0 these are removed too.
     /// - Strikes and bans stay, and so do [distinct](crate::Policy::distinct) values.
     ///
-    /// Returns whether a log had an entry that had not left the longest window.
+    /// Returns whether a log had an entry that was not older.
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool>;
 
     /// Empties a log. Strikes and bans stay.

@@ -85,7 +85,14 @@ impl Rule {
     /// Returns whether keys without prefixes could mix up the logs of two rules.
     pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.named_policy.get(), other.named_policy.get());
-        !ours.is_named() && ours.shares_logs_with(&theirs)
+        // A closure may choose any policy.
+        let chooses = |rule: &Self| matches!(rule.source, Source::Closure(_));
+        match (chooses(self), chooses(other)) {
+            (false, false) => !ours.is_named() && ours.shares_logs_with(&theirs),
+            (ours_is_chosen, theirs_is_chosen) => {
+                (ours_is_chosen || !ours.is_named()) && (theirs_is_chosen || !theirs.is_named())
+            }
+        }
     }
 
     /// Gives the rule separate logs, by its index among the rules of its layer.
@@ -116,8 +123,8 @@ impl Rule {
             Arc::make_mut(&mut policy).remove_penalty();
         }
         let key = match &self.prefix {
-            Some(prefix) => prefix.join(&key),
-            None => key,
+            Some(prefix) if !policy.is_named() => prefix.join(&key),
+            _ => key,
         };
         let value = match &self.value {
             Some(value) => {

@@ -14,7 +14,7 @@ use super::future::ResponseFuture;
 /// [`SlidingWindowLayer`](super::SlidingWindowLayer).
 ///
 /// A store in process decides in `call`, and any other store when the response future is first polled. If
-/// the future is dropped before that, the request does not count.
+/// the future is dropped before that, the request does not count. A [distinct](crate::Policy::distinct) value stays seen.
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,

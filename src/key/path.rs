@@ -17,6 +17,11 @@ const NO_PARAMETER: KeyError = KeyError::NotProvided {
           a parameter of this name",
 };
 
+const TWO_PARAMETERS: KeyError = KeyError::NotProvided {
+    fix: "the route has two parameters of the name given to `key::path_param`, as a nested router may: \
+          give one of them another name",
+};
+
 /// Takes the key from a parameter of axum's route, percent-decoded.
 ///
 /// A path whose parameters are not UTF-8 is [`KeyError::Invalid`].
@@ -49,7 +54,10 @@ pub fn path_param(name: impl Into<String>) -> impl KeyExtractor + Clone {
             }
             _ => return Err(NOT_ROUTED),
         };
-        match params.iter().find(|(key, _)| *key == name) {
+        let mut values = params.iter().filter(|(key, _)| *key == name);
+        match values.next() {
+            // A router in another one may have the same name. The application sees either, or both.
+            Some(_) if values.next().is_some() => Err(TWO_PARAMETERS),
             Some((_, value)) => non_empty(value.as_bytes()),
             // The fallback of a router has no matched path.
             None if parts.extensions.get::<MatchedPath>().is_none() => Err(KeyError::Missing),

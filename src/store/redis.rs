@@ -14,6 +14,7 @@ mod tests;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -499,9 +500,13 @@ impl Store for RedisStore {
         }
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            // A task of its own, which ends what a caller has begun who leaves.
-            let task = tokio::spawn(this.settle_or_note(check, cost, was_here));
-            task.await.map_err(in_turn::task_has_ended)?
+            let mut settlement = Box::pin(this.settle_or_note(check, cost, was_here));
+            // Begun here, so that it is sent before those that are made later. A task ends it, also if the caller leaves.
+            let begun = settlement.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            if let Poll::Ready(settled) = begun {
+                return settled;
+            }
+            tokio::spawn(settlement).await.map_err(in_turn::task_has_ended)?
         })
     }
 

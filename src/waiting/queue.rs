@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::policy::Counts;
+use crate::policy::{Counts, Policy};
 use crate::time::micros;
 use crate::window::Denied;
 
@@ -19,6 +19,7 @@ const RECHECK: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Waiter {
     pub(super) cost: u32,
+    policy: Arc<Policy>,
     /// The end of the longest wait that the caller accepts.
     pub(super) deadline: Option<Instant>,
     pub(super) wake: Notify,
@@ -26,8 +27,8 @@ pub(super) struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(cost: u32, deadline: Option<Instant>) -> Self {
-        Self { cost, deadline, wake: Notify::new(), denied: OnceLock::new() }
+    pub(super) fn new(cost: u32, policy: Arc<Policy>, deadline: Option<Instant>) -> Self {
+        Self { cost, policy, deadline, wake: Notify::new(), denied: OnceLock::new() }
     }
 
     /// Returns the denial that has ended the wait.
@@ -96,7 +97,7 @@ impl Queue {
     /// Returns the denial of a caller that can't join behind all waiters, if the first one was denied.
     pub(super) fn behind_all(&self, cost: u32) -> Option<Denied> {
         let denial = self.denial.as_ref()?;
-        Some(denied_behind(denial, wait_behind(denial, self.places, cost)?, Instant::now()))
+        Some(denied_behind(denial, told_behind(denial, self.places, cost)?, Instant::now()))
     }
 
     /// Returns what the waiter with a ticket has to do.
@@ -123,7 +124,7 @@ impl Queue {
             return Turn::Wait(waiter.deadline);
         }
         let behind = self.denial.as_ref().and_then(|denial| {
-            let wait = wait_behind(denial, self.places_before(ticket), waiter.cost)?;
+            let wait = told_behind(denial, self.places_before(ticket), waiter.cost)?;
             Some(denied_behind(denial, wait, now))
         });
         behind.map_or(Turn::Wait(None), Turn::GiveUp)
@@ -197,8 +198,12 @@ fn too_long(
     now: Instant,
 ) -> Option<Denied> {
     let longest = micros(waiter.deadline?.saturating_duration_since(denial.1));
-    let (wait_us, quota) = wait_behind(denial, before, waiter.cost)?;
-    (wait_us > longest).then(|| denied_behind(denial, (wait_us, quota), now))
+    // Under other quotas, such as those of a larger plan, all that is known is the wait of the first one.
+    let is_same = denial.0.check().logs[0].policy.quotas() == waiter.policy.quotas();
+    let (before, cost) = if is_same { (before, waiter.cost) } else { (0, 0) };
+    let (wait_us, _) = wait_behind(denial, before, cost)?;
+    let told = told_behind(denial, before, cost)?;
+    (wait_us > longest).then(|| denied_behind(denial, told, now))
 }
 
 /// Returns how long after the denial of the first waiter a request has room at the earliest, behind
@@ -218,6 +223,24 @@ fn wait_behind((denied, _): &(Denied, Instant), before: u64, cost: u32) -> Optio
     });
     let (windows_us, _, index) = waits.max()?;
     Some((windows_us.saturating_add(micros(denied.retry_after())), index))
+}
+
+/// Returns what [`wait_behind`] does, but never too short: what is free under a quota that does not deny may be used
+/// up by those before.
+fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u64, usize)> {
+    let first = wait_behind(denial, before, cost)?;
+    let places = before + u64::from(cost);
+    let quotas = denial.0.usage().quotas().enumerate();
+    let waits = quotas.filter_map(|(index, (policy, quota, state))| {
+        let beyond = places.saturating_sub(u64::from(state.remaining()));
+        let is_known = !matches!(policy.counts(), Counts::InFlight | Counts::Distinct);
+        if state.is_full() || beyond == 0 || !is_known {
+            return None;
+        }
+        let windows_us = beyond.div_ceil(quota.limit().into()).saturating_mul(quota.window_us());
+        Some((windows_us.saturating_add(micros(denial.0.retry_after())), index))
+    });
+    waits.chain([first]).max()
 }
 
 fn denied_behind(

@@ -43,7 +43,8 @@ async fn earlier_caller_is_first_if_it_joins_later() {
     let waiting = Waiting::default();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let join = |ticket| {
-        let (log, waiter) = (denied.check().logs[0].clone(), Waiter::new(1, None));
+        let log = denied.check().logs[0].clone();
+        let waiter = Waiter::new(1, log.policy.clone(), None);
         waiting.join(log, ticket, waiter, Some(denied.clone()))
     };
     let late = join(late);
@@ -65,10 +66,10 @@ async fn later_waiter_bounds_no_earlier_caller() {
     let waiting = Waiting::default();
     let log = || in_60_s.as_ref().unwrap().check().logs[0].clone();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
-    let waiter = Waiter::new(4, None);
+    let waiter = Waiter::new(4, log().policy, None);
     let late = waiting.join(log(), late, waiter, in_60_s.clone());
     let deadline = Instant::now() + Duration::from_secs(55);
-    let waiter = Waiter::new(1, Some(deadline));
+    let waiter = Waiter::new(1, log().policy, Some(deadline));
     assert!(waiting.too_long(&log(), early, &waiter).is_none(), "room in time");
     let early = waiting.join(log(), early, waiter, in_50_s);
     assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));

@@ -117,7 +117,7 @@ async fn wait_in_order<S>(
             },
         };
         let log = check.logs[index].clone();
-        let waiter = Waiter::new(check.cost_in(index), deadline);
+        let waiter = Waiter::new(check.cost_in(index), log.policy.clone(), deadline);
         if let Some(behind) = waiting.too_long(&log, ticket, &waiter) {
             return Err(gives_up(store, check, index, behind).await);
         }

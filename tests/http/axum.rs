@@ -80,6 +80,10 @@ async fn route_without_the_parameter_is_500() {
         .layer(once(key::path_param("user")));
     assert_eq!(status(&app, to("/shoe")).await, NOT_PROVIDED);
     assert_eq!(status(&app, to("/a/plain")).await, NOT_PROVIDED);
+    // The handler sees either of them.
+    let nested = Router::new().nest("/{user}", Router::new().route("/{user}", get(hello)));
+    let twice = nested.layer(once(key::path_param("user")));
+    assert_eq!(status(&twice, to("/tenant/alice")).await, NOT_PROVIDED);
     let outside = once(key::path_param("sku")).layer(Router::new().route("/{sku}", get(hello)));
     let request = to("/shoe").body(Body::empty()).unwrap();
     assert_eq!(send(&outside, request).await.status, NOT_PROVIDED, "not routed yet");

@@ -156,14 +156,17 @@ async fn unnamed_rules_keep_logs_of_their_own() {
     };
     for user in ["ABCD", "65.66.67.68", "6:rule-265.66.67.68", "6:rule-165.66.67.68"] {
         let policy = PolicyHandle::new(Quota::per_minute(1));
-        let service = by_user(&policy, MemoryStore::new())
-            .rule(&policy, key::peer_ip())
-            .layer(service_fn(ok));
-        assert_eq!(send(&service, from(user, [10, 0, 0, 1])).await.status, OK, "{user}");
-        let other = send(&service, from("alice", [65, 66, 67, 68])).await;
-        assert_eq!(other.status, OK, "{user} is no address");
-        assert_eq!(send(&service, from(user, [10, 0, 0, 2])).await.status, TOO_MANY);
-        assert_eq!(send(&service, from("bob", [65, 66, 67, 68])).await.status, TOO_MANY);
+        let by_user = || by_user(&policy, MemoryStore::new());
+        let chosen = policy.clone();
+        let by_address = by_user().rule_by(move |_, _| Some(chosen.clone()), key::peer_ip());
+        for layer in [by_user().rule(&policy, key::peer_ip()), by_address] {
+            let service = layer.layer(service_fn(ok));
+            assert_eq!(send(&service, from(user, [10, 0, 0, 1])).await.status, OK, "{user}");
+            let other = send(&service, from("alice", [65, 66, 67, 68])).await;
+            assert_eq!(other.status, OK, "{user} is no address");
+            assert_eq!(send(&service, from(user, [10, 0, 0, 2])).await.status, TOO_MANY);
+            assert_eq!(send(&service, from("bob", [65, 66, 67, 68])).await.status, TOO_MANY);
+        }
     }
 }
 

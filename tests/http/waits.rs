@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
@@ -15,7 +16,8 @@ use tower::{Service, service_fn};
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Bans, MemoryStore, OnBan, Overrides, Penalty, Policy, Quota, SlidingWindowLayer, key,
+    Bans, Key, MemoryStore, OnBan, Overrides, Penalty, Policy, PolicyHandle, Quota,
+    SlidingWindowLayer, key,
 };
 
 use crate::{OK, TOO_MANY};
@@ -219,4 +221,55 @@ async fn banned_request_takes_no_place_among_those_that_wait() {
     let last = sent.pop().unwrap().await.unwrap();
     assert_eq!(sent.pop().unwrap().await.unwrap(), StatusCode::FORBIDDEN);
     assert_eq!(last, OK, "there is room for it in 20 s, because the banned one takes no place");
+}
+
+/// What is free under a quota that does not deny, those that wait may use up.
+#[tokio::test(start_paused = true)]
+async fn retry_after_behind_those_that_wait_is_honest_under_two_quotas() {
+    let policy = Policy::new("user").quota(Quota::per_second(2)).quota(Quota::per_minute(5));
+    for requests in 3..14 {
+        let layer = by_user(policy.clone(), MemoryStore::new()).max_wait(Duration::from_secs(2));
+        let service = layer.layer(service_fn(ok));
+        let mut tasks = Vec::new();
+        for _ in 0..requests {
+            let service = service.clone();
+            tasks.push(tokio::spawn(async move {
+                let response = send(&service, from_user("alice")).await;
+                (response.status, response.retry_after(), Instant::now())
+            }));
+            tokio::task::yield_now().await;
+        }
+        let last = tasks.pop().unwrap();
+        let (status, told, at) = last.await.unwrap();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        if status == TOO_MANY {
+            tokio::time::sleep_until(at + Duration::from_secs(told.unwrap())).await;
+            let again = send(&service, from_user("alice")).await;
+            assert_eq!(again.status, OK, "{requests} requests, the last was told {told:?}");
+        }
+    }
+}
+
+/// Two plans share a log, and a request of the smaller one waits there.
+#[tokio::test(start_paused = true)]
+async fn larger_plan_is_not_denied_by_the_limit_of_the_smaller() {
+    let plan = |limit| PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(limit)));
+    let (free, paid) = (plan(1), plan(100));
+    let choose = move |head: &Parts, _: &Key| {
+        Some(if head.headers.contains_key("x-paid") { paid.clone() } else { free.clone() })
+    };
+    let layer = SlidingWindowLayer::by(choose, key::header("x-user-id"), MemoryStore::new());
+    let service = layer.max_wait(Duration::from_secs(90)).layer(service_fn(ok));
+    assert_eq!(status(&service, "alice").await, OK);
+    let waiting = tokio::spawn({
+        let service = service.clone();
+        async move { status(&service, "alice").await }
+    });
+    tokio::task::yield_now().await;
+    let mut request = from_user("alice");
+    request.headers_mut().insert("x-paid", "1".parse().unwrap());
+    assert_eq!(send(&service, request).await.status, OK);
+    assert_eq!(waiting.await.unwrap(), OK);
 }

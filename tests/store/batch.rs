@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Cluster, Redis, patient};
+use test_support::{Cluster, Redis, eventually, patient};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -85,17 +85,25 @@ async fn request_of_many_logs_spoils_no_call() {
     assert_eq!(redis.entries("tsw:{=bulk-1199}:user:60s").await, 1);
 }
 
-/// Its caller leaves after the first poll.
-#[tokio::test]
-async fn cancellation_is_made_without_its_caller() {
+/// The caller of each leaves after its first poll.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settlements_are_made_without_their_callers_and_in_order() {
     let redis = Redis::start().await;
-    let policy = Policy::new("user").quota(Quota::per_minute(5));
+    let policy = Policy::new("user").quota(Quota::per_minute(10_000)).budget();
     let limiter = Limiter::new(policy, patient().connect(redis.url()).await.unwrap());
-    let admitted = test_support::admit_cost(&limiter, 1).await;
-    let mut cancel = tokio_test::task::spawn(limiter.cancel(&admitted));
-    tokio_test::assert_pending!(cancel.poll());
-    drop(cancel);
-    redis.has_entries("tsw:{=alice}:user:60s", 0).await;
+    let settling = limiter.clone();
+    let settled = tokio::spawn(async move {
+        for _ in 0..300 {
+            let admitted = test_support::admit_cost(&settling, 9).await;
+            for cost in [7, 3] {
+                let mut settled = tokio_test::task::spawn(settling.settle(&admitted, cost));
+                tokio_test::assert_pending!(settled.poll());
+            }
+        }
+    });
+    settled.await.unwrap();
+    let left = async || limiter.peek("alice").await.unwrap().remaining();
+    eventually("each costs 3", async || left().await == 10_000 - 900).await;
 }
 
 #[tokio::test]
