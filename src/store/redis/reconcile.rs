@@ -128,11 +128,12 @@ impl RedisStore {
     }
 
     async fn run(self, writer: Writer) {
+        // From before: a connection that is made meanwhile can make good what fails.
+        let connections = self.0.health.connections();
         let (result, next) = match self.0.write(&writer).await {
             Ok(next) => (Ok(()), next),
             Err(error) => (Err(error), None),
         };
-        let connections = self.0.health.connections();
         self.0.journal.with(|state| state.finish(&writer, &result, next, connections));
     }
 }
