@@ -27,7 +27,7 @@ pub(crate) use self::check::add_distinct;
 #[cfg(feature = "redis")]
 pub(crate) use self::costs::Cost;
 pub use self::decision::{Admitted, Decision, Denied, Usage};
-#[cfg(any(feature = "memory", feature = "contract"))]
+#[cfg(feature = "redis")]
 pub(crate) use self::explanation::MAX_LISTED;
 pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
 #[cfg(any(feature = "memory", feature = "contract"))]
