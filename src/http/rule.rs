@@ -86,13 +86,11 @@ impl Rule {
     pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.named_policy.get(), other.named_policy.get());
         // A closure may choose any policy.
-        let chooses = |rule: &Self| matches!(rule.source, Source::Closure(_));
-        match (chooses(self), chooses(other)) {
-            (false, false) => !ours.is_named() && ours.shares_logs_with(&theirs),
-            (ours_is_chosen, theirs_is_chosen) => {
-                (ours_is_chosen || !ours.is_named()) && (theirs_is_chosen || !theirs.is_named())
-            }
-        }
+        let [ours_is_chosen, theirs_is_chosen] =
+            [self, other].map(|rule| matches!(rule.source, Source::Closure(_)));
+        (ours_is_chosen || !ours.is_named())
+            && (theirs_is_chosen || !theirs.is_named())
+            && (ours_is_chosen || theirs_is_chosen || ours.shares_logs_with(&theirs))
     }
 
     /// Gives the rule separate logs, by its index among the rules of its layer.

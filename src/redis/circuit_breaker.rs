@@ -191,7 +191,6 @@ enum State {
 }
 
 /// The task that connects.
-#[derive(Clone)]
 struct Attempt {
     /// A reference to its token. It is dangling when the task is gone.
     token: Weak<()>,
