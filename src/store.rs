@@ -26,6 +26,7 @@ use crate::policy::Policy;
 pub(crate) use self::bans::{Ban, BanCursor, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
 pub use self::future::StoreFuture;
+pub(crate) use self::future::begin;
 pub(crate) use self::pending_check::{PendingCheck, SettleHandle, may_have_counted};
 pub use self::permit::Permit;
 #[cfg(feature = "redis")]

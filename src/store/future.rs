@@ -2,7 +2,10 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
+
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::error::StoreError;
 
@@ -40,6 +43,19 @@ impl<T> StoreFuture<T> {
     /// Creates a future that boxes another one.
     pub fn later(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
         Self(State::Pending(Box::pin(future)))
+    }
+}
+
+/// Polls a future once, so that what it sends is sent before what comes later. A task ends it if it is not over,
+/// also if nobody waits for that.
+pub(crate) fn begin<F>(future: F, runtime: &Handle) -> Result<F::Output, JoinHandle<F::Output>>
+where
+    F: Future<Output: Send> + Send + 'static,
+{
+    let mut future = Box::pin(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => Ok(result),
+        Poll::Pending => Err(runtime.spawn(future)),
     }
 }
 

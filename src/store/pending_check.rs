@@ -3,12 +3,12 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use super::{Store, StoreFuture};
+use super::{Store, StoreFuture, begin};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, LogId, Outcome};
@@ -117,20 +117,11 @@ impl SettleHandle {
     /// Dropping the returned handle does not stop the task.
     pub(crate) fn settle(&self, cost: u32) -> Option<JoinHandle<()>> {
         let Settleable { store, check } = &*self.0;
-        let mut outcome = match store.settle(check, cost).into_ready() {
-            Ok(_) => return None,
-            Err(later) => later,
-        };
+        let later = store.settle(check, cost).into_ready().err()?;
         let runtime = Handle::try_current().ok()?;
-        // Sent now: the task may run after the client has its response and has sent its next request.
-        let begun = outcome.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-        if begun.is_ready() {
-            return None;
-        }
-        Some(runtime.spawn(async move {
-            // What fails is written later by the store.
-            let _ = outcome.await;
-        }))
+        // What fails is written later by the store. Begun now: the task may run after the client has its response and
+        // has sent its next request.
+        begin(async move { drop(later.await) }, &runtime).err()
     }
 }
 

@@ -14,10 +14,10 @@ mod tests;
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 pub use self::builder::RedisStoreBuilder;
@@ -25,7 +25,7 @@ use self::clock::StoreClock;
 use self::denials::Denials;
 use self::journal::{Journal, Origin};
 use self::requests::{CheckRequest, Mode, ReconcileRequest, SettleRequest};
-use super::{Ban, BanCursor, BanPage, Store, StoreFuture};
+use super::{Ban, BanCursor, BanPage, Store, StoreFuture, begin};
 use crate::MemoryStore;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -500,13 +500,10 @@ impl Store for RedisStore {
         }
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            let mut settlement = Box::pin(this.settle_or_note(check, cost, was_here));
-            // Begun here, so that it is sent before those that are made later. A task ends it, also if the caller leaves.
-            let begun = settlement.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            if let Poll::Ready(settled) = begun {
-                return settled;
+            match begin(this.settle_or_note(check, cost, was_here), &Handle::current()) {
+                Ok(settled) => settled,
+                Err(task) => task.await.map_err(in_turn::task_has_ended)?,
             }
-            tokio::spawn(settlement).await.map_err(in_turn::task_has_ended)?
         })
     }
 
