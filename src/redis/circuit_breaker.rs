@@ -17,6 +17,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Connection, Connector, Server, read_mark};
+use super::sentinel::Address;
 use super::{Backoff, Health, Pace, reply};
 use crate::error::StoreError;
 
@@ -71,15 +72,24 @@ impl CircuitBreaker {
         }
     }
 
-    /// Looks in the background whether the data is still there.
+    /// Looks in the background whether the data is still there, and whether the Sentinels still name this master: one
+    /// that they can't reach does not know that it was replaced.
     pub(super) fn look_for_data(&self) {
         let breaker = self.clone();
         tokio::spawn(async move {
+            let Ok((_, number)) = breaker.connection().await else { return };
             let look = async |mut connection: Connection| {
                 read_mark(&mut connection, &breaker.0.mark).await.map_err(reply::error)
             };
             if let Ok(mark) = breaker.call(look).await {
                 breaker.0.see_mark(mark);
+            }
+            if let Some(master) = breaker.0.connector.master().await
+                && breaker.0.is_another_master(&master)
+            {
+                let message = "the Sentinels name another master".to_owned();
+                let error = StoreError::Disconnected { message };
+                breaker.0.give_up(number, State::Connecting, LEAST_AGE, &error);
             }
         });
     }
@@ -343,6 +353,11 @@ impl Shared {
             known.mark = mark;
             self.health.record_loss();
         }
+    }
+
+    fn is_another_master(&self, master: &Address) -> bool {
+        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().is_some_and(|known| known.master.as_ref() != Some(master))
     }
 
     fn replies(&self) -> u64 {

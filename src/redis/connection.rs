@@ -1,7 +1,6 @@
 //! [`Connection`]: a connection to a server. [`Connector`] makes it.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -13,7 +12,7 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::scripts::Scripts;
-use super::sentinel::Sentinel;
+use super::sentinel::{Address, Sentinel};
 use crate::telemetry;
 
 /// A connection that pipelines the commands of concurrent requests. Clones share it.
@@ -70,7 +69,7 @@ impl ConnectionLike for Connection {
 
 pub(crate) enum Connector {
     One(Box<Client>),
-    Sentinel(Sentinel, AtomicUsize),
+    Sentinel(Sentinel),
 }
 
 /// What TLS needs to know a server, and to be known by it.
@@ -94,20 +93,17 @@ impl Certificates {
 
 /// The limit of each step to a new connection: to connect, to learn that the server replies. A step
 /// takes up to three round trips.
-const STEP_TIMEOUT: Duration = Duration::from_secs(1);
-/// The limit to find the master. It has several steps, of which one may wait for a server that hangs.
-const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(3);
+pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Connector {
     /// Connects to a server that replies, and finds out what tells whether it still has the data that it had. Warns if
     /// it may evict data.
     pub(super) async fn connect(&self, mark: &str) -> RedisResult<(Connection, Server)> {
-        let mut connection = match self {
-            Self::One(client) => connect_to(client).await?,
-            Self::Sentinel(sentinel, attempts) => {
-                let attempt = attempts.fetch_add(1, Ordering::Relaxed);
-                let master = within(DISCOVERY_TIMEOUT, sentinel.master(attempt)).await?;
-                connect_to(&master).await?
+        let (mut connection, master) = match self {
+            Self::One(client) => (connect_to(client).await?, None),
+            Self::Sentinel(sentinel) => {
+                let (master, _) = sentinel.master().await?;
+                (connect_to(&sentinel.client(master.clone())?).await?, Some(master))
             }
         };
         within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await?;
@@ -130,7 +126,18 @@ impl Connector {
         }
         // A server that does not tell either counts as another one.
         let run_id = value(&info, "run_id").map(ToOwned::to_owned);
-        Ok((connection, Server { run_id, mark: mark.unwrap_or_default() }))
+        Ok((connection, Server { master, run_id, mark: mark.unwrap_or_default() }))
+    }
+
+    /// Returns the master that more than half of the Sentinels name, if there are any.
+    pub(super) async fn master(&self) -> Option<Address> {
+        match self {
+            Self::One(_) => None,
+            Self::Sentinel(sentinel) => {
+                let (master, is_agreed) = sentinel.master().await.ok()?;
+                is_agreed.then_some(master)
+            }
+        }
     }
 
     /// Returns the host and port of the server for messages, if it is known.
@@ -145,12 +152,14 @@ impl Connector {
 /// What tells whether a server still has the data that it had.
 #[derive(PartialEq, Eq)]
 pub(super) struct Server {
+    /// Where it is, if Sentinels named it.
+    pub(super) master: Option<Address>,
     /// The identity of the process, if Redis tells it.
     pub(super) run_id: Option<String>,
     pub(super) mark: String,
 }
 
-async fn connect_to(client: &Client) -> RedisResult<Connection> {
+pub(super) async fn connect_to(client: &Client) -> RedisResult<Connection> {
     // The circuit breaker applies its own timeouts.
     let config =
         AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -192,7 +201,10 @@ fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
 }
 
-async fn within<T>(limit: Duration, step: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+pub(super) async fn within<T>(
+    limit: Duration,
+    step: impl Future<Output = RedisResult<T>>,
+) -> RedisResult<T> {
     let start = std::time::Instant::now();
     let late = |_| {
         // A clock that is paused runs ahead while the reply is under way.

@@ -1,59 +1,73 @@
 //! [`Sentinel`]: finds the master through Redis Sentinel.
 
-use redis::io::tcp::TcpSettings;
-use redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
-use redis::{Client, ConnectionAddr, ConnectionInfo, RedisResult};
+use std::collections::HashMap;
+
+use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisResult};
+use redis::{IntoConnectionInfo, RedisError};
+use tokio::task::JoinSet;
+
+use super::connection::{Certificates, STEP_TIMEOUT, connect_to, within};
 
 #[derive(Clone)]
 pub(crate) struct Sentinel {
     pub(super) sentinels: Vec<ConnectionInfo>,
-    pub(super) master: String,
-    pub(super) username: Option<String>,
-    pub(super) password: Option<String>,
-    #[cfg(feature = "tls")]
-    pub(super) certificates: Option<redis::TlsCertificates>,
+    /// What the Sentinels call the master.
+    pub(super) name: String,
+    /// How to log in to the master.
+    pub(super) login: RedisConnectionInfo,
+    pub(super) certificates: Certificates,
 }
 
+/// The host and port of a master.
+pub(super) type Address = (String, u16);
+
 impl Sentinel {
-    /// Looks the master up. The order of the Sentinels differs from attempt to attempt, because the
-    /// first one may be the one that does not reply.
-    pub(super) async fn master(&self, attempt: usize) -> RedisResult<Client> {
-        self.client(attempt)?.async_get_client().await
+    /// Asks all Sentinels at once, and returns the master that most of them name, and whether more than half of all do. Does
+    /// not wait for the others then, of which one may hang.
+    pub(super) async fn master(&self) -> RedisResult<(Address, bool)> {
+        let mut asked = JoinSet::new();
+        for sentinel in &self.sentinels {
+            asked.spawn(ask(self.certificates.open(sentinel.clone())?, self.name.clone()));
+        }
+        let (mut votes, mut error) = (HashMap::new(), None);
+        while let Some(reply) = asked.join_next().await {
+            match reply {
+                Ok(Ok(master)) => {
+                    let count = votes.entry(master.clone()).or_insert(0);
+                    *count += 1;
+                    if *count > self.sentinels.len() / 2 {
+                        return Ok((master, true));
+                    }
+                }
+                Ok(Err(failed)) => error = Some(failed),
+                Err(_) => {}
+            }
+        }
+        let most = votes.into_iter().max_by_key(|(_, count)| *count);
+        most.map(|(master, _)| (master, false)).ok_or_else(|| error.unwrap_or_else(unknown))
     }
 
-    pub(super) fn client(&self, attempt: usize) -> RedisResult<SentinelClient> {
-        let mut addresses: Vec<_> = self.sentinels.iter().map(|info| info.addr().clone()).collect();
-        let first = attempt % addresses.len();
-        addresses.rotate_left(first);
-        let settings = self.sentinels[0].redis_settings();
-        let uses_tls = matches!(addresses[0], ConnectionAddr::TcpTls { .. });
-
-        let tcp = TcpSettings::default().set_nodelay(true);
-        let mut builder =
-            SentinelClientBuilder::new(addresses, &self.master, SentinelServerType::Master)?
-                .set_client_to_redis_tcp_settings(tcp.clone())
-                .set_client_to_sentinel_tcp_settings(tcp);
-        if let Some(username) = settings.username() {
-            builder = builder.set_client_to_sentinel_username(username);
-        }
-        if let Some(password) = settings.password() {
-            builder = builder.set_client_to_sentinel_password(password);
-        }
-        if let Some(username) = &self.username {
-            builder = builder.set_client_to_redis_username(username);
-        }
-        if let Some(password) = &self.password {
-            builder = builder.set_client_to_redis_password(password);
-        }
-        if uses_tls {
-            builder = builder.set_client_to_redis_tls_mode(redis::TlsMode::Secure);
-        }
-        #[cfg(feature = "tls")]
-        if let Some(certificates) = &self.certificates {
-            builder = builder
-                .set_client_to_sentinel_certificates(certificates.clone())
-                .set_client_to_redis_certificates(certificates.clone());
-        }
-        builder.build()
+    /// Makes a client of a master. It uses TLS if the Sentinels do.
+    pub(super) fn client(&self, (host, port): Address) -> RedisResult<Client> {
+        let address = match self.sentinels[0].addr() {
+            ConnectionAddr::TcpTls { .. } => {
+                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
+            }
+            _ => ConnectionAddr::Tcp(host, port),
+        };
+        let info = address.into_connection_info()?.set_redis_settings(self.login.clone());
+        self.certificates.open(info)
     }
+}
+
+async fn ask(sentinel: Client, name: String) -> RedisResult<Address> {
+    let mut connection = connect_to(&sentinel).await?;
+    let mut question = redis::cmd("SENTINEL");
+    question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    let reply = question.query_async::<Option<Address>>(&mut connection);
+    within(STEP_TIMEOUT, reply).await?.ok_or_else(unknown)
+}
+
+fn unknown() -> RedisError {
+    (ErrorKind::MasterNameNotFoundBySentinel, "the Sentinels know no master of this name").into()
 }

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
-use redis::{ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
+use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult};
 
 use super::cluster::Cluster;
 use super::connection::{Certificates, Connector};
@@ -64,13 +64,16 @@ impl RedisServers {
         urls: impl IntoIterator<Item: AsRef<str>>,
         master: impl Into<String>,
     ) -> Result<Self, StoreError> {
+        let mut sentinels = parse_all(urls)?;
+        let settings = sentinels[0].redis_settings().clone();
+        for sentinel in &mut sentinels {
+            *sentinel = sentinel.clone().set_redis_settings(settings.clone());
+        }
         Ok(Self::new(Kind::Sentinel(Sentinel {
-            sentinels: parse_all(urls)?,
-            master: master.into(),
-            username: None,
-            password: None,
-            #[cfg(feature = "tls")]
-            certificates: None,
+            sentinels,
+            name: master.into(),
+            login: login(None, None),
+            certificates: Certificates::default(),
         })))
     }
 
@@ -81,7 +84,7 @@ impl RedisServers {
     #[must_use]
     pub fn credentials(mut self, username: Option<String>, password: Option<String>) -> Self {
         if let Kind::Sentinel(sentinel) = &mut self.kind {
-            (sentinel.username, sentinel.password) = (username, password);
+            sentinel.login = login(username, password);
         }
         self
     }
@@ -146,13 +149,7 @@ impl RedisServers {
         let connector = match self.kind {
             Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?)),
             Kind::Sentinel(sentinel) => {
-                let sentinel = Sentinel {
-                    #[cfg(feature = "tls")]
-                    certificates: self.certificates.0,
-                    ..sentinel
-                };
-                sentinel.client(0)?;
-                Connector::Sentinel(sentinel, Default::default())
+                Connector::Sentinel(Sentinel { certificates: self.certificates, ..sentinel })
             }
             Kind::Cluster(servers) => {
                 let (health, keys) = (health.clone(), keys.clone());
@@ -200,6 +197,17 @@ impl TryFrom<&String> for RedisServers {
 impl From<Infallible> for StoreError {
     fn from(never: Infallible) -> Self {
         match never {}
+    }
+}
+
+fn login(username: Option<String>, password: Option<String>) -> RedisConnectionInfo {
+    let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
+    if let Some(username) = username {
+        login = login.set_username(username);
+    }
+    match password {
+        Some(password) => login.set_password(password),
+        None => login,
     }
 }
 

@@ -72,13 +72,54 @@ async fn old_master_without_replicas_is_left() {
     let servers = RedisServers::sentinel([sentinel.server.url()], MASTER).unwrap();
     let ours = limiter(user(1_000), &store(servers).await);
     assert!(admit(&ours, "alice").await);
-    sentinel.server.run::<()>(&["SENTINEL", "REMOVE", MASTER]).await;
-    let port = new.port().to_string();
-    sentinel.server.run::<()>(&["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &port, "1"]).await;
+    sentinel.name(&new).await;
     old.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     eventually("the new master decides", async || {
         let decision = ours.check("alice").await.unwrap();
         decision.decided_by() == DecidedBy::Store && new.entries(LOG).await > 0
     })
     .await;
+}
+
+/// The Sentinels can't reach the old master, which does not know that it was replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_master_that_does_not_know_is_left() {
+    let (old, new) = (Redis::start().await, Redis::start().await);
+    let sentinel = Sentinel::start(old.port()).await;
+    let servers = RedisServers::sentinel([sentinel.server.url()], MASTER).unwrap();
+    let ours = limiter(user(1_000), &store(servers).await);
+    assert!(admit(&ours, "alice").await);
+    sentinel.name(&new).await;
+    eventually("the new master decides", async || {
+        let decision = ours.check("alice").await.unwrap();
+        decision.decided_by() == DecidedBy::Store && new.entries(LOG).await > 0
+    })
+    .await;
+    // What the old one has admitted counts.
+    eventually("it knows of all", async || {
+        let _ = ours.check("alice").await.unwrap();
+        new.entries(LOG).await > old.entries(LOG).await
+    })
+    .await;
+}
+
+/// One Sentinel of three still names the old master, and one hangs: what most of them name counts, at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_sentinel_does_not_lead_to_an_old_master() {
+    let (old, new) = (Redis::start().await, Redis::start().await);
+    let mut sentinels = Vec::new();
+    for master in [&old, &new, &new, &old, &new] {
+        sentinels.push(Sentinel::start(master.port()).await);
+    }
+    sentinels[3].server.signal("STOP");
+    let servers = RedisServers::sentinel(sentinels.iter().map(|it| it.server.url()), MASTER);
+    let begin = Instant::now();
+    let ours = limiter(user(1_000), &store(servers.unwrap()).await);
+    assert!(admit(&ours, "alice").await);
+    assert!(begin.elapsed() < Duration::from_millis(900), "it waited for the one that hangs");
+    for _ in 0..3 {
+        sleep(Duration::from_millis(1_100)).await;
+        assert!(admit(&ours, "alice").await);
+    }
+    assert_eq!((old.entries(LOG).await, new.entries(LOG).await), (0, 4));
 }

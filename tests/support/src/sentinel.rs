@@ -74,4 +74,11 @@ impl Sentinel {
         let server = Redis::start_with(&[path.to_str().unwrap(), "--sentinel"]).await;
         Self { server, _config: config }
     }
+
+    /// Makes it name another master.
+    pub async fn name(&self, master: &Redis) {
+        self.server.run::<()>(&["SENTINEL", "REMOVE", MASTER]).await;
+        let port = master.port().to_string();
+        self.server.run::<()>(&["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &port, "1"]).await;
+    }
 }
