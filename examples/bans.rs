@@ -29,7 +29,7 @@ within ten minutes is a ban of a minute, the next ban lasts an hour, and each on
 /// Put your authentication in front of these routes.
 async fn show(State(bans): State<Bans>, Path(user): Path<String>) -> Result<String, Failed> {
     Ok(match bans.get(user).await? {
-        Some(ban) => format!("{} s left: {}\n", ban.remaining().as_secs(), ban.reason()),
+        Some(ban) => format!("{} s left: {}\n", ban.remaining.as_secs(), ban.reason),
         None => "not banned\n".to_owned(),
     })
 }
@@ -37,7 +37,7 @@ async fn show(State(bans): State<Bans>, Path(user): Path<String>) -> Result<Stri
 /// A ban only lengthens: a shorter one changes nothing.
 async fn impose(State(bans): State<Bans>, Path(user): Path<String>) -> Result<String, Failed> {
     let ban = bans.impose(user, Duration::from_secs(24 * 3600), "by an operator").await?;
-    Ok(format!("{} s left: {}\n", ban.remaining().as_secs(), ban.reason()))
+    Ok(format!("{} s left: {}\n", ban.remaining.as_secs(), ban.reason))
 }
 
 async fn lift(State(bans): State<Bans>, Path(user): Path<String>) -> Result<String, Failed> {

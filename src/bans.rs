@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{PolicyError, PolicyHandle};
-use crate::store::{Ban, BanCursor, BanPage, Store};
+use crate::store::{Ban, BanPage, Store};
 use crate::window::LogId;
 
 const LIST_PAGE: usize = 1_000;
@@ -32,13 +32,14 @@ type OnEvent = dyn Fn(&BanEvent) + Send + Sync;
 /// let bans = Bans::new(user, MemoryStore::new()).on_event(|event| println!("{event:?}"));
 ///
 /// let ban = bans.impose("mallory", Duration::from_secs(3600), "sells accounts").await?;
-/// assert_eq!(ban.reason(), "sells accounts");
+/// assert_eq!(ban.reason, "sells accounts");
 /// assert_eq!(bans.list().await?.len(), 1);
 /// assert!(bans.lift("mallory").await?);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Bans {
     policy: PolicyHandle,
     store: Arc<dyn Store>,
@@ -74,7 +75,6 @@ impl Bans {
     ///
     /// If the policy has no quota, or no [`Penalty`](crate::Penalty): only a policy that has one
     /// enforces bans.
-    #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
         match Self::try_new(policy, store) {
@@ -108,7 +108,6 @@ impl Bans {
     ///
     /// It runs inside [`Bans::impose`] and [`Bans::lift`], so it must not block. It is not called for
     /// bans that strikes cause: those are in [`Usage::bans`](crate::Usage::bans) of the decision.
-    #[must_use]
     pub fn on_event(mut self, closure: impl Fn(&BanEvent) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(closure));
         self
@@ -245,10 +244,10 @@ impl Bans {
     /// reads, and as many again for the bans among them.
     ///
     /// ```
-    /// use tower_sliding_window::{BanCursor, Bans, StoreError};
+    /// use tower_sliding_window::{Bans, StoreError};
     ///
     /// async fn count(bans: &Bans) -> Result<usize, StoreError> {
-    ///     let (mut next, mut count) = (Some(BanCursor::default()), 0);
+    ///     let (mut next, mut count) = (Some(0), 0);
     ///     while let Some(cursor) = next {
     ///         let page = bans.page(cursor, 1_000).await?;
     ///         count += page.bans.len();
@@ -261,7 +260,7 @@ impl Bans {
     /// # Errors
     ///
     /// [`StoreError::Unsupported`] on a Cluster, and any other [`StoreError`] if the store fails.
-    pub async fn page(&self, cursor: BanCursor, count: usize) -> Result<BanPage, StoreError> {
+    pub async fn page(&self, cursor: u64, count: usize) -> Result<BanPage, StoreError> {
         self.store.bans(&self.policy.get(), cursor, count).await
     }
 
@@ -275,7 +274,7 @@ impl Bans {
     ///
     /// As for [`Bans::page`].
     pub async fn list(&self) -> Result<Vec<(Key, Ban)>, StoreError> {
-        let (mut next, mut bans) = (Some(BanCursor::default()), HashMap::new());
+        let (mut next, mut bans) = (Some(0), HashMap::new());
         while let Some(cursor) = next {
             let page = self.page(cursor, LIST_PAGE).await?;
             bans.extend(page.bans);

@@ -111,7 +111,6 @@ impl StoreError {
     /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::NoBudget`],
     /// [`StoreError::Unsupported`], [`StoreError::NoValue`] and [`StoreError::UnknownPolicy`]. These are
     /// mistakes of the caller, not failures of the store. The metrics count them separately, without the last.
-    #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::CostAboveLimit { .. }
@@ -124,7 +123,6 @@ impl StoreError {
     }
 
     /// Returns the kind of error as the label of a metric.
-    #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Unreachable { .. } => "unreachable",
@@ -166,19 +164,16 @@ impl StoreError {
     }
 
     /// Returns whether the store may have counted the request although no reply arrived.
-    #[must_use]
     pub const fn may_have_counted(&self) -> bool {
         matches!(self, Self::Timeout | Self::Disconnected { .. } | Self::Uncertain { .. })
     }
 
     /// Returns whether the failure policy `Local` decides in place of the store.
-    #[cfg(feature = "redis")]
     pub(crate) const fn is_outage(&self) -> bool {
         !self.is_impossible() && !matches!(self, Self::Overloaded)
     }
 
     /// Returns whether the request was passed to a connection.
-    #[cfg(feature = "redis")]
     pub(crate) const fn was_sent(&self) -> bool {
         !matches!(self, Self::Unavailable | Self::Overloaded | Self::Unsupported { .. })
     }

@@ -53,7 +53,6 @@ impl FailurePolicy {
     /// # Panics
     ///
     /// If `instances` is zero.
-    #[must_use]
     #[track_caller]
     pub const fn local(instances: u32) -> Self {
         match NonZeroU32::new(instances) {

@@ -101,7 +101,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used))]
 #![cfg_attr(
     not(feature = "full"),
-    allow(dead_code, reason = "only all features together use all of the core")
+    allow(dead_code, unused_imports, reason = "only all features together use all of the core")
 )]
 
 mod bans;
@@ -143,7 +143,7 @@ pub use self::policy::{
 };
 pub use self::quota::{ParseQuotaError, Quota, QuotaError};
 pub use self::store::Permit;
-pub use self::store::bans::{Ban, BanCursor, BanPage, ParseBanCursorError};
+pub use self::store::bans::{Ban, BanPage};
 #[cfg(feature = "memory")]
 pub use self::store::memory::MemoryStore;
 #[cfg(feature = "redis")]

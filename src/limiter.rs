@@ -39,6 +39,7 @@ use crate::window::{Admitted, Check, Decision, Explanation, LogCost, LogId, Usag
 /// # }
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct Limiter {
     policy: PolicyHandle,
     store: Arc<dyn Store>,
@@ -56,7 +57,6 @@ impl Limiter {
     /// # Panics
     ///
     /// If the policy has no quota. [`PolicyHandle::try_new`] returns an error instead.
-    #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
         Self {
@@ -80,7 +80,6 @@ impl Limiter {
     /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new())
     ///     .failure_policy(FailurePolicy::Closed);
     /// ```
-    #[must_use]
     pub fn failure_policy(mut self, on_failure: FailurePolicy) -> Self {
         self.on_failure = on_failure;
         self
@@ -96,7 +95,6 @@ impl Limiter {
     ///
     /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new()).max_waiters(100);
     /// ```
-    #[must_use]
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.max_waiters = most;
         self
@@ -112,7 +110,6 @@ impl Limiter {
     ///     Limiter::new(Quota::per_minute(5), MemoryStore::new()).top_offenders(&offenders);
     /// assert!(offenders.all().is_empty());
     /// ```
-    #[must_use]
     pub fn top_offenders(mut self, offenders: &TopOffenders) -> Self {
         self.offenders = Some(offenders.clone());
         self
@@ -663,7 +660,6 @@ impl Limiter {
     }
 
     /// Returns the present policy.
-    #[must_use]
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.get()
     }

@@ -85,7 +85,6 @@ pub struct Offender {
 
 impl Offender {
     /// Returns the name of the policy that denies the key.
-    #[must_use]
     pub fn policy(&self) -> &str {
         self.log.policy.name()
     }
@@ -94,27 +93,23 @@ impl Offender {
     ///
     /// If a rule of a layer has a policy without a name, the key may have the number of the rule in front,
     /// see [`SlidingWindowLayer::rule`](crate::SlidingWindowLayer::rule).
-    #[must_use]
     pub fn key(&self) -> &Key {
         &self.log.key
     }
 
     /// Returns how often the key was denied. It is never too low, and too high by at most
     /// [`Offender::overcount`].
-    #[must_use]
     pub fn denials(&self) -> u64 {
         self.denials
     }
 
     /// Returns how many of the denials may be those of earlier keys: none as long as no more keys were denied
     /// than are kept. The others were counted since [`Offender::since`].
-    #[must_use]
     pub fn overcount(&self) -> u64 {
         self.overcount
     }
 
     /// Returns when the key was first denied since it is among those that are kept.
-    #[must_use]
     pub fn since(&self) -> SystemTime {
         let since = SystemTime::now().checked_sub(self.since.elapsed());
         since.unwrap_or(SystemTime::UNIX_EPOCH)
@@ -123,14 +118,12 @@ impl Offender {
 
 impl TopOffenders {
     /// Keeps so many keys of all policies together, but at least one. A hundred keys take up to 50 kB.
-    #[must_use]
     pub fn new(capacity: usize) -> Self {
         Self(Arc::new(Mutex::new(SpaceSaving::new(capacity.max(1)))))
     }
 
     /// Returns the offenders of a policy, the surest first: those with the most denials besides the
     /// [overcount](Offender::overcount).
-    #[must_use]
     pub fn of(&self, policy: &str) -> Vec<Offender> {
         let mut offenders = self.all();
         offenders.retain(|it| it.policy() == policy);
@@ -138,7 +131,6 @@ impl TopOffenders {
     }
 
     /// Returns the offenders of all policies, the surest first.
-    #[must_use]
     pub fn all(&self) -> Vec<Offender> {
         let mut offenders = self.lock().offenders.clone();
         offenders.sort_by_key(|it| Reverse((it.denials - it.overcount, it.denials)));

@@ -44,6 +44,7 @@ const EXEMPT: &str = "exempt";
 ///
 /// [`SlidingWindowLayer::by`](crate::SlidingWindowLayer::by) takes `move |_, key| users.get(key)`.
 #[derive(Clone)]
+#[must_use]
 pub struct Overrides {
     policy: PolicyHandle,
     by_key: Arc<ArcSwap<ByKey>>,
@@ -85,14 +86,12 @@ impl Overrides {
     /// # Panics
     ///
     /// If the policy has no quota. [`PolicyHandle::try_new`] returns an error instead.
-    #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>) -> Self {
         Self { policy: policy.into(), by_key: Arc::default() }
     }
 
     /// Returns the policy of a key, or `None` if the key is exempt.
-    #[must_use]
     pub fn get(&self, key: &Key) -> Option<PolicyHandle> {
         self.override_of(key).unwrap_or_else(|| Some(self.policy.clone()))
     }
@@ -117,7 +116,6 @@ impl Overrides {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn override_of(&self, key: &Key) -> Option<Option<PolicyHandle>> {
         let by_key = self.by_key.load();
         let of_key = by_key.get(key)?;

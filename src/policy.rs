@@ -10,7 +10,6 @@ mod policies;
 mod tests;
 
 use std::fmt;
-#[cfg(feature = "redis")]
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -74,6 +73,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// # Ok::<(), tower_sliding_window::PolicyError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Policy {
     name: PolicyLabel,
     /// The name under which ban records are kept, and the first part of the name of the logs.
@@ -122,7 +122,6 @@ impl Policy {
     /// # Panics
     ///
     /// If `name` is not a policy name, see [`Policy::try_new`].
-    #[must_use]
     #[track_caller]
     pub fn new(name: impl AsRef<str>) -> Self {
         match Self::try_new(name) {
@@ -166,7 +165,6 @@ impl Policy {
     }
 
     /// Adds a quota, which must hold in addition to the others.
-    #[must_use]
     pub fn quota(mut self, quota: Quota) -> Self {
         let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
@@ -202,7 +200,6 @@ impl Policy {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn keep_for(mut self, time: Duration) -> Self {
         self.kept_us = micros(time).min(LONGEST_WINDOW_US);
         self.lengthen_retention();
@@ -226,14 +223,12 @@ impl Policy {
     ///
     /// The store checks the ban and records strikes in the same atomic step as it decides. Like logs,
     /// bans are kept under the policy's name. [`Bans`](crate::Bans) lists them.
-    #[must_use]
     pub fn penalty(mut self, penalty: Penalty) -> Self {
         self.penalty = Some(Arc::new(penalty));
         self
     }
 
     /// Returns the penalty for keys that are denied repeatedly.
-    #[must_use]
     pub fn get_penalty(&self) -> Option<&Penalty> {
         self.penalty.as_deref()
     }
@@ -263,7 +258,6 @@ impl Policy {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn budget(self) -> Self {
         self.counting(Counts::Costs)
     }
@@ -275,7 +269,6 @@ impl Policy {
     /// [draft 11](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11).
     /// [`SlidingWindowLayer::settle_from_body`](crate::SlidingWindowLayer::settle_from_body) counts the bytes that
     /// were sent.
-    #[must_use]
     pub fn byte_budget(self) -> Self {
         self.counting(Counts::Bytes)
     }
@@ -317,7 +310,6 @@ impl Policy {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn distinct(self) -> Self {
         self.counting(Counts::Distinct)
     }
@@ -358,7 +350,6 @@ impl Policy {
     /// ```
     ///
     /// The guide has a [recipe](crate::docs::recipes::concurrent_requests).
-    #[must_use]
     pub fn in_flight(self) -> Self {
         self.counting(Counts::InFlight)
     }
@@ -370,7 +361,6 @@ impl Policy {
     }
 
     /// Returns what the policy counts.
-    #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -385,7 +375,6 @@ impl Policy {
     /// # Panics
     ///
     /// If `name` is not a policy name, see [`Policy::try_new`].
-    #[must_use]
     #[track_caller]
     pub fn named(self, name: impl AsRef<str>) -> Self {
         let Self { name, base_name, .. } = Self::new(name);
@@ -395,7 +384,6 @@ impl Policy {
     }
 
     /// Returns the policy's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.name.name()
     }
@@ -409,7 +397,6 @@ impl Policy {
     ///
     /// In place of a name that was not given it has the first quotas of the policy. For authors of a
     /// [`Store`](crate::store::Store).
-    #[must_use]
     pub fn log_name(&self) -> &str {
         &self.log_name
     }
@@ -421,7 +408,6 @@ impl Policy {
     }
 
     /// Returns how long a log keeps its entries: the longest window, or longer by [`Policy::keep_for`].
-    #[must_use]
     pub fn retention(&self) -> Duration {
         Duration::from_micros(self.retention_us)
     }
@@ -435,7 +421,6 @@ impl Policy {
     }
 
     /// Returns the quotas, shortest window first.
-    #[must_use]
     pub fn quotas(&self) -> &[Quota] {
         &self.quotas
     }
@@ -496,7 +481,6 @@ impl Policy {
 
     /// Returns the policy for one of several `instances` that decide independently: each limit is
     /// divided by their number, but is at least 1.
-    #[cfg(feature = "redis")]
     pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Arc<Self> {
         let mut share = self.clone();
         share.change_quotas(|limit, window| ((limit / instances).max(1), window));

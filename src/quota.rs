@@ -38,7 +38,6 @@ impl Quota {
     /// # Panics
     ///
     /// Where [`Quota::try_new`] returns an error. In a `const` this is a compile error.
-    #[must_use]
     #[track_caller]
     pub const fn new(limit: u32, window: Duration) -> Self {
         match Self::try_new(limit, window) {
@@ -75,13 +74,11 @@ impl Quota {
     }
 
     /// Returns the highest number of requests per window.
-    #[must_use]
     pub const fn limit(&self) -> u32 {
         self.limit.get()
     }
 
     /// Returns the length of the window.
-    #[must_use]
     pub const fn window(&self) -> Duration {
         Duration::from_micros(self.window_us.get())
     }
@@ -100,7 +97,6 @@ macro_rules! quotas_per {
             /// # Panics
             ///
             /// If `limit` is zero.
-            #[must_use]
             #[track_caller]
             pub const fn $name(limit: u32) -> Self {
                 Self::new(limit, Duration::from_secs($seconds))

@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 use crate::policy::Policy;
 
-pub(crate) use self::bans::{Ban, BanCursor, BanPage};
+pub(crate) use self::bans::{Ban, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
 pub use self::future::StoreFuture;
 pub(crate) use self::future::begin;
@@ -176,9 +176,9 @@ pub trait Store: Send + Sync + 'static {
 
     /// Returns a page of about `count` keys that are banned under a policy.
     ///
-    /// The first page begins at [`BanCursor::default`]. A key that is banned while all pages are read
+    /// The first page begins at cursor 0. A key that is banned while all pages are read
     /// is in one of them.
-    fn bans(&self, _policy: &Arc<Policy>, _from: BanCursor, _count: usize) -> StoreFuture<BanPage> {
+    fn bans(&self, _policy: &Arc<Policy>, _from: u64, _count: usize) -> StoreFuture<BanPage> {
         no_bans()
     }
 }
@@ -226,7 +226,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).lift(log)
     }
 
-    fn bans(&self, policy: &Arc<Policy>, from: BanCursor, count: usize) -> StoreFuture<BanPage> {
+    fn bans(&self, policy: &Arc<Policy>, from: u64, count: usize) -> StoreFuture<BanPage> {
         (**self).bans(policy, from, count)
     }
 }

@@ -17,17 +17,13 @@ macro_rules! event {
 
 #[cfg(feature = "metrics")]
 mod describe;
-#[cfg(feature = "memory")]
 mod fill;
 mod policy_label;
 
 use std::fmt::Display;
 use std::time::Duration;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::fill::JOURNAL;
-#[cfg(feature = "memory")]
-pub(crate) use self::fill::{Fill, MEMORY};
+pub(crate) use self::fill::{Fill, JOURNAL, MEMORY};
 pub(crate) use self::policy_label::PolicyLabel;
 
 pub(crate) const IS_ON: bool = cfg!(any(feature = "metrics", feature = "tracing"));
@@ -102,7 +98,6 @@ pub(crate) fn banned(policy: &str, length: Duration) {
     event!(info, policy, ?length, "banned");
 }
 
-#[cfg(feature = "memory")]
 pub(crate) fn strike_lost(error: impl Display) {
     count!("sliding_window_strikes_lost_total");
     event!(warn, %error, "a strike is not counted");
@@ -123,14 +118,12 @@ pub(crate) fn never_passes(error: impl Display) {
     event!(warn, %error, "no such request ever passes");
 }
 
-#[cfg(feature = "redis")]
 pub(crate) fn store_lost(error: impl Display) {
     #[cfg(feature = "metrics")]
     metrics::gauge!("sliding_window_store_available").set(0.0);
     event!(warn, %error, "the store does not answer: the failure policy decides");
 }
 
-#[cfg(feature = "redis")]
 pub(crate) fn store_found() {
     #[cfg(feature = "metrics")]
     metrics::gauge!("sliding_window_store_available").set(1.0);
@@ -138,7 +131,6 @@ pub(crate) fn store_found() {
 }
 
 /// Warns of a server that may drop live logs. Called for each connection.
-#[cfg(feature = "redis")]
 pub(crate) fn may_evict(maxmemory_policy: &str) {
     event!(
         warn,
@@ -147,7 +139,6 @@ pub(crate) fn may_evict(maxmemory_policy: &str) {
     );
 }
 
-#[cfg(feature = "redis")]
 pub(crate) fn written_back(requests: u64) {
     if requests > 0 {
         count!("sliding_window_written_back_total"; requests);
@@ -155,7 +146,6 @@ pub(crate) fn written_back(requests: u64) {
     }
 }
 
-#[cfg(feature = "redis")]
 pub(crate) fn write_back_lost(requests: u64) {
     count!("sliding_window_write_back_lost_total"; requests);
     event!(warn, requests, "requests have expired before they could be written back to the store");
@@ -170,7 +160,6 @@ pub(crate) fn waited(policy: &PolicyLabel, outcome: &'static str, wait: Duration
 }
 
 /// Reports a script call that has ended, in an error of some kind or with a reply.
-#[cfg(feature = "redis")]
 pub(crate) fn script_called(script: &'static str, time: Duration, error: Option<&'static str>) {
     record!(
         "sliding_window_store_call_duration_seconds",
@@ -179,12 +168,10 @@ pub(crate) fn script_called(script: &'static str, time: Duration, error: Option<
 }
 
 /// Reports how many requests share a script call.
-#[cfg(feature = "redis")]
 pub(crate) fn script_shared(script: &'static str, requests: usize) {
     record!("sliding_window_batch_size", "script" => script; requests as f64);
 }
 
-#[cfg(feature = "memory")]
 pub(crate) fn memory_full() {
     count!("sliding_window_memory_full_total");
 }

@@ -7,7 +7,6 @@ use crate::failure::FailurePolicy;
 use crate::key::TrustedProxies;
 use crate::policy::Penalty;
 use crate::quota::{Quota, Span};
-use crate::store::BanCursor;
 
 macro_rules! through_text {
     ($($type:ty),*) => {$(
@@ -25,4 +24,4 @@ macro_rules! through_text {
     )*};
 }
 
-through_text!(Quota, Penalty, Span, FailurePolicy, TrustedProxies, BanCursor);
+through_text!(Quota, Penalty, Span, FailurePolicy, TrustedProxies);

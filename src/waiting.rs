@@ -133,11 +133,6 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Returns the log that the waiter waits for.
-    fn log(&self) -> &LogId {
-        &self.log
-    }
-
     /// Returns what the waiter has to do next.
     fn turn(&self) -> Turn {
         let mut queues = self.waiting.lock();
@@ -148,21 +143,11 @@ impl Place<'_> {
         queues.get_mut(&self.log).map_or(Turn::Check, |queue| queue.turn(self.ticket))
     }
 
-    /// Returns when the waiter is woken.
-    async fn woken(&self) {
-        self.waiter.wake.notified().await;
-    }
-
     /// Takes note of what a check has learned about the log.
     fn deny(&self, denied: Denied) {
         if let Some(queue) = self.waiting.lock().get_mut(&self.log) {
             queue.deny(self.ticket, denied);
         }
-    }
-
-    /// Leaves the queue after an admission.
-    fn leave_admitted(mut self) {
-        self.is_admitted = true;
     }
 }
 

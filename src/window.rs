@@ -17,20 +17,14 @@ mod serial;
 mod state;
 
 pub use self::ban_explanation::BanExplanation;
-#[cfg(any(feature = "memory", feature = "contract"))]
-pub(crate) use self::ban_record::BanRecord;
-#[cfg(feature = "redis")]
-pub(crate) use self::ban_record::STRIKES_REASON;
 pub use self::ban_record::Strike;
+pub(crate) use self::ban_record::{BanRecord, STRIKES_REASON};
 pub use self::check::Check;
 pub(crate) use self::check::add_distinct;
-#[cfg(feature = "redis")]
 pub(crate) use self::costs::Cost;
 pub use self::decision::{Admitted, Decision, Denied, Usage};
-#[cfg(feature = "redis")]
 pub(crate) use self::explanation::MAX_LISTED;
 pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
-#[cfg(any(feature = "memory", feature = "contract"))]
 pub(crate) use self::log::{Entry, Log};
 pub use self::log_id::{LogCost, LogId};
 pub use self::outcome::{DecidedBy, LogOutcome, Outcome};

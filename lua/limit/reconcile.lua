@@ -1,11 +1,12 @@
 --[[
-  Makes logs agree with what a process knows of its requests, also above the quotas. Leaves out
-  what is older than the last reset of a log.
+  Makes logs agree with what a process knows of its requests, also above the quotas: after an outage, or
+  because a request was cancelled or settled. Leaves out what is older than the last reset of a log.
 
   Keys:
     KEYS[i] for each log:
       log (ZSET): the log, as in admit.lua
-      mark (string): when the log was last reset, as reset.lua leaves it
+      mark (string): when the log was last reset, as reset.lua leaves it; only if a request is not kept, because
+        Redis refuses two keys of a slot on its way to another node
 
   Arguments:
     ARGV[1] more (count): how many keys follow that are not in KEYS, as in admit.lua
@@ -14,6 +15,7 @@
       for each log:
         kept_us (microseconds): how long it keeps its entries
         counts (0 to 3): what it counts, as in admit.lua
+        marks (0 or 1): how many marks it has among the keys
         requests (count): how many follow
         for each request:
           entry (16 or 24 bytes): the entry of the request, as in admit.lua; 24 bytes if the log is a budget
@@ -25,8 +27,8 @@
   Reply: as in admit.lua
     REPLY[1] numbers (bytes): each a big-endian double of 8 bytes
       for each log:
-        added (entries): how many are new; -1 if Redis can't use the log, which concerns no other
-          log: then the rest is missing
+        had (requests): how many the log had, without those that it keeps no longer; -1 if Redis can't use the
+          log, which concerns no other log: then the rest is missing
         reset_age_us (microseconds): how long ago the log was reset; -1 if no reset matters
     REPLY[2...] for each log that Redis could not use:
       error (text): why
@@ -35,6 +37,16 @@
   TTL: of a log as in admit.lua. It never becomes shorter.
 ]]
 local call, try = redis.call, redis.pcall
+
+-- Changes the sums of what has left the windows of a budget.
+local function count(windows, at_us, places)
+  for i = 1, #windows, 3 do
+    if at_us <= windows[i + 2] then
+      windows[i + 1] = windows[i + 1] + places
+    end
+  end
+end
+
 local more, declared = tonumber(ARGV[1]), #KEYS
 for i = 1, more do
   KEYS[declared + i] = ARGV[1 + i]
@@ -47,10 +59,10 @@ local now_ms = math.floor(now_us / 1000)
 
 local numbers, n, errors, key, arg = {}, 0, nil, 1, 3 + more
 while key <= #KEYS do
-  local log, mark = KEYS[key], KEYS[key + 1]
-  local kept_us, counts, first = tonumber(ARGV[arg]), ARGV[arg + 1], arg + 3
-  arg, key = first + 4 * ARGV[arg + 2], key + 2
-  local entries, reset_us = try('ZCARD', log), try('GET', mark)
+  local log, mark = KEYS[key], ARGV[arg + 2] == '1' and KEYS[key + 1]
+  local kept_us, counts, first = tonumber(ARGV[arg]), ARGV[arg + 1], arg + 4
+  arg, key = first + 4 * ARGV[arg + 3], key + 1 + ARGV[arg + 2]
+  local entries, reset_us = try('ZCARD', log), mark and try('GET', mark)
   local error = type(entries) == 'table' and entries.err or type(reset_us) == 'table' and reset_us.err
   if error then
     errors = errors or {}
@@ -63,15 +75,21 @@ while key <= #KEYS do
       -- The clock has stepped back: it is unknown which requests are older than the reset. All count.
       reset_us = -1
     end
-    local added, latest_us, name, sum = 0, 0, nil, 0
+    local had, latest_us, name, sum, windows = 0, 0, nil, 0, {}
     if counts == '3' and entries > 0 then
       local sums = call('ZRANGE', log, 0, 0, 'WITHSCORES')
       name, sum = sums[1], -1 - sums[2]
+      windows = { struct.unpack('>' .. string.rep('d', #name / 8), name) }
+      windows[#windows] = nil
     end
     for a = first, arg - 1, 4 do
       local entry, places, age_us, origin = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
       local at_us, found = now_us - age_us, call('ZSCORE', log, entry)
       local found_us = tonumber(found or nil)
+      local is_live = found_us and found_us + kept_us > now_us
+      if is_live then
+        had = had + 1
+      end
       -- The age is that of the moment of sending. So the request looks newer than it is, by the time
       -- that the call was under way. If Redis had the entry and it is gone, and it may be older than
       -- the reset, then the reset has removed it, and it must not come back.
@@ -95,25 +113,30 @@ while key <= #KEYS do
               call('ZREM', log, other)
             end
           end
+          count(windows, found_us, -held)
+          if origin == 'kept' and not is_live and places > 0 then
+            -- What the log keeps no longer stays as it is.
+            places = held
+          end
         end
+        count(windows, at_us, places)
         sum = sum + places - held
         if places > 0 and places ~= initial then
           call('ZADD', log, at, entry .. struct.pack('>d', places - initial))
         end
       end
       if places > 0 then
-        added = added + call('ZADD', log, at, entry)
+        call('ZADD', log, at, entry)
         latest_us = math.max(latest_us, at_us)
       elseif found then
         call('ZREM', log, entry)
       end
     end
-    -- Without the sums of its windows: they begin anew.
     if name then
       call('ZREM', log, name)
     end
     if sum > 0 then
-      call('ZADD', log, -1 - sum, '')
+      call('ZADD', log, -1 - sum, struct.pack('>' .. string.rep('d', #windows), unpack(windows)))
     end
     if latest_us > 0 then
       local expires_ms = math.ceil((latest_us + kept_us) / 1000) + 1000
@@ -121,7 +144,7 @@ while key <= #KEYS do
         call('PEXPIREAT', log, expires_ms)
       end
     end
-    numbers[n + 1], numbers[n + 2] = added, reset_us < 0 and -1 or now_us - reset_us
+    numbers[n + 1], numbers[n + 2] = had, reset_us < 0 and -1 or now_us - reset_us
     n = n + 2
   end
 end

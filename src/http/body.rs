@@ -15,7 +15,6 @@ use crate::store::{Permit, SettleHandle};
 
 pin_project! {
     /// The body of the inner service's response, or of a rejection.
-    #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
         kind: Kind<B>,
@@ -24,7 +23,6 @@ pin_project! {
 
 pin_project! {
     #[project = KindProj]
-    #[derive(Debug)]
     enum Kind<B> {
         Inner {
             #[pin]
@@ -43,6 +41,12 @@ impl<B> ResponseBody<B> {
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
         Self { kind: Kind::Rejection { body } }
+    }
+}
+
+impl<B> fmt::Debug for ResponseBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseBody").finish_non_exhaustive()
     }
 }
 
@@ -112,7 +116,6 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 ///
 /// The last frame waits until the store has done so. Then the next request of a client that has the whole response
 /// finds the place free.
-#[derive(Debug)]
 pub(super) struct AtEnd {
     permit: Option<Permit>,
     settlement: Option<Settlement>,
@@ -198,12 +201,6 @@ impl Settlement {
     }
 }
 
-impl fmt::Debug for Settlement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Settlement").finish_non_exhaustive()
-    }
-}
-
 impl Drop for AtEnd {
     fn drop(&mut self) {
         self.end();
@@ -221,30 +218,14 @@ pub(super) fn poll_tasks(tasks: &mut Vec<JoinHandle<()>>, cx: &mut Context<'_>) 
 
 /// The end of a response body, for [`settle_from_body`](super::SlidingWindowLayer::settle_from_body).
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct ResponseEnd<'a> {
-    bytes: u64,
-    tail: &'a [u8],
-    is_complete: bool,
-}
-
-impl ResponseEnd<'_> {
-    /// Returns how many bytes of data the body had until it ended or was dropped.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Returns the last bytes of them: as many as the layer keeps, or all if there were fewer.
-    #[must_use]
-    pub fn tail(&self) -> &[u8] {
-        self.tail
-    }
-
-    /// Returns whether the body has ended by itself. It has not if it failed, or if the client hung up before.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        self.is_complete
-    }
+    /// How many bytes of data the body had until it ended or was dropped.
+    pub bytes: u64,
+    /// The last bytes of them: as many as the layer keeps, or all if there were fewer.
+    pub tail: &'a [u8],
+    /// Whether the body has ended by itself. It has not if it failed, or if the client hung up before.
+    pub is_complete: bool,
 }
 
 /// The body of a rejection.
@@ -287,12 +268,6 @@ impl RejectionBody {
             }
             Self::Other(body) => body.lock().unwrap_or_else(PoisonError::into_inner).hint(),
         }
-    }
-}
-
-impl fmt::Debug for RejectionBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RejectionBody").finish_non_exhaustive()
     }
 }
 

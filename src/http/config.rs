@@ -21,11 +21,10 @@ use crate::store::{Check, Store};
 use crate::waiting::Waiting;
 use crate::window::{Decision, LogId};
 
-pub(super) type Skip = dyn Fn(&Parts) -> bool + Send + Sync;
-pub(super) type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
-pub(super) type OnDecision = dyn Fn(&Decision) + Send + Sync;
-pub(super) type CancelIf = dyn Fn(&Response<()>) -> bool + Send + Sync;
-pub(super) type HeadCost = dyn Fn(&Response<()>) -> Option<u32> + Send + Sync;
+type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
+type OnDecision = dyn Fn(&Decision) + Send + Sync;
+type CancelIf = dyn Fn(&Response<()>) -> bool + Send + Sync;
+type HeadCost = dyn Fn(&Response<()>) -> Option<u32> + Send + Sync;
 
 #[derive(Clone)]
 pub(super) struct Config {
@@ -34,7 +33,7 @@ pub(super) struct Config {
     pub(super) on_failure: FailurePolicy,
     pub(super) on_ban: OnBan,
     pub(super) missing_key: MissingKey,
-    pub(super) skip: Arc<Skip>,
+    pub(super) skip: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
     pub(super) cost: Option<Arc<Cost>>,
     pub(super) headers: RateLimitHeaders,
     pub(super) headers_on_success: bool,
@@ -185,7 +184,7 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let policies: Vec<_> = self.rules.iter().map(Rule::named_policy).collect();
+        let policies: Vec<_> = self.rules.iter().map(|rule| rule.policy.get()).collect();
         f.debug_struct("Config")
             .field("policies", &policies)
             .field("on_failure", &self.on_failure)

@@ -17,12 +17,12 @@ use tower_service::Service;
 use super::body::{AtEnd, ResponseBody, Settlement, poll_tasks};
 use super::config::{Config, Muted, OnBan};
 use super::rejection::Rejection;
-use super::wait::{Wait, Waited, wait};
+use super::wait::{Wait, wait};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::store::{PendingCheck, Permit, SettleHandle, conclude, may_have_counted};
 use crate::telemetry;
-use crate::window::{Check, DecidedBy, Decision, Denied, LogId, LogOutcome, Outcome, Usage};
+use crate::window::{Check, DecidedBy, Decision, Denied, LogId, Outcome, Usage};
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -119,49 +119,37 @@ where
         outcome: Result<Outcome, StoreError>,
     ) -> StateOf<S, ReqBody, R> {
         let shadow = self.config.shadow;
-        let cancel = (self.config.cancels() && may_have_counted(&outcome))
-            .then(|| SettleHandle::new(&self.config.store, check.clone()));
+        // Also if the failure policy `Open` admits a request whose reply was lost.
+        let may_have_counted = may_have_counted(&outcome);
         match conclude(check, outcome, shadow) {
-            Ok(decision) => self.follow(decision, cancel),
-            Err(_) if shadow => self.call(Counted { cancel, ..Counted::default() }),
-            Err(error) => {
-                // A store whose reply was lost sees to it that the request does not count.
-                self.reject(Rejection::StoreFailed(error))
-            }
+            Ok(decision) => self.follow(decision, may_have_counted),
+            // A store whose reply was lost sees to it that the request does not count.
+            Err(_) if shadow => self.call(Counted::default()),
+            Err(error) => self.reject(Rejection::StoreFailed(error)),
         }
     }
 
-    /// Continues with the decision with which a wait has ended.
-    fn end_wait<R>(self, decision: Decision) -> StateOf<S, ReqBody, R> {
-        let is_counted =
-            decision.is_admitted() && decision.decided_by() != DecidedBy::FailurePolicy;
-        let cancel = (is_counted && self.config.cancels())
-            .then(|| SettleHandle::new(&self.config.store, decision.usage().check().clone()));
-        self.follow(decision, cancel)
-    }
-
-    fn follow<R>(
-        mut self,
-        decision: Decision,
-        mut cancel: Option<SettleHandle>,
-    ) -> StateOf<S, ReqBody, R> {
+    fn follow<R>(mut self, decision: Decision, may_have_counted: bool) -> StateOf<S, ReqBody, R> {
         self.config.observe(&decision);
         let decided_by = decision.decided_by();
         match decision {
-            Decision::Denied(denied) if !self.config.shadow => self.deny(denied, decided_by),
+            Decision::Denied(denied) if !self.config.shadow => self.deny(denied),
             decision => {
                 // The failure policy counts nothing, so then there is no usage to show.
                 let is_counted = decided_by != DecidedBy::FailurePolicy;
                 let is_shown = self.config.shows_headers_on_success() && is_counted;
                 let shown = is_shown.then(|| decision.usage().clone());
-                let (mut permit, mut budgets) = (None, None);
-                if let Some(admitted) = decision.admitted().filter(|_| is_counted) {
+                let (mut permit, mut cancel, mut budgets) = (None, None, None);
+                if let Some(admitted) = decision.admitted() {
                     let (store, check) = (&self.config.store, admitted.check());
-                    permit = Permit::hold(store, check);
-                    if permit.is_some() && cancel.is_some() {
-                        cancel = SettleHandle::of(store, check, ends_with_head);
+                    if is_counted {
+                        permit = Permit::hold(store, check);
                     }
-                    if self.config.settles() {
+                    if may_have_counted && self.config.cancels() {
+                        let ends = |log: &LogId| permit.is_none() || ends_with_head(log);
+                        cancel = SettleHandle::of(store, check, ends);
+                    }
+                    if is_counted && self.config.settles() {
                         budgets = SettleHandle::of(store, check, LogId::is_budget);
                     }
                 }
@@ -171,7 +159,7 @@ where
         }
     }
 
-    fn deny<R>(mut self, denied: Denied, decided_by: DecidedBy) -> StateOf<S, ReqBody, R> {
+    fn deny<R>(mut self, denied: Denied) -> StateOf<S, ReqBody, R> {
         let Some(remaining) = denied.usage().banned_for() else {
             return self.reject_denied(denied);
         };
@@ -182,14 +170,17 @@ where
         let earlier = self.head.extensions.get::<Muted>();
         let remaining = earlier.map_or(remaining, |it| it.remaining.max(remaining));
         self.head.extensions.insert(Muted { remaining });
-        match remaining_rules(&denied, decided_by) {
-            RemainingRules::None => {
-                self.insert(Decision::Denied(denied));
-                self.call(Counted::default())
-            }
-            RemainingRules::Denied(denied) => self.reject_denied(denied),
-            RemainingRules::Check(check) => self.ask(check),
+        let logs = denied.usage().logs();
+        let remain: SmallVec<[bool; 4]> = logs.map(|(_, it)| !it.ban().is_banned()).collect();
+        if !remain.contains(&true) {
+            self.insert(Decision::Denied(denied));
+            return self.call(Counted::default());
         }
+        let others = denied.part(|index| remain[index]);
+        if others.retry_after().is_zero() {
+            return self.ask(others.check().clone());
+        }
+        self.reject_denied(others)
     }
 
     fn insert(&mut self, decision: Decision) {
@@ -344,9 +335,12 @@ where
                     let (inner, body, config) = rest.take().expect(COMPLETED);
                     let request = Parked { inner, head, body, config };
                     match waited {
-                        Waited::Decided(decision) => request.end_wait(decision),
-                        Waited::Rejected(rejection) => request.reject(rejection),
-                        Waited::NotLimited => request.call(Counted::default()),
+                        Ok(Some(decision)) => {
+                            let by_policy = decision.decided_by() == DecidedBy::FailurePolicy;
+                            request.follow(decision, !by_policy)
+                        }
+                        Err(rejection) => request.reject(rejection),
+                        Ok(None) => request.call(Counted::default()),
                     }
                 }
                 StateProj::Calling { response, called } => {
@@ -369,40 +363,6 @@ where
             };
             state.set(next);
         }
-    }
-}
-
-/// What the rules whose keys are not banned decide.
-enum RemainingRules {
-    /// There are none: every key of the request is banned.
-    None,
-    /// One of them has no room, as the outcome shows. The denial is by these rules.
-    Denied(Denied),
-    /// They have room. This check counts the request for them.
-    Check(Check),
-}
-
-fn remaining_rules(denied: &Denied, decided_by: DecidedBy) -> RemainingRules {
-    let mut is_banned: SmallVec<[bool; 4]> = SmallVec::new();
-    let mut outcomes: SmallVec<[LogOutcome; 2]> = SmallVec::new();
-    for (_, outcome) in denied.usage().logs() {
-        is_banned.push(outcome.ban().is_banned());
-        if !outcome.ban().is_banned() {
-            outcomes.push(outcome.clone());
-        }
-    }
-    if outcomes.is_empty() {
-        return RemainingRules::None;
-    }
-    let remaining = denied.check().part(|index| !is_banned[index]);
-    let mut outcome = Outcome::from_logs(false, outcomes);
-    if outcome.fits() {
-        return RemainingRules::Check(remaining);
-    }
-    (outcome.timestamp, outcome.decided_by) = (denied.timestamp(), decided_by);
-    match Decision::new(remaining, outcome) {
-        Decision::Denied(denied) => RemainingRules::Denied(denied),
-        Decision::Admitted(admitted) => RemainingRules::Check(admitted.check().clone()),
     }
 }
 

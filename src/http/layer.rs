@@ -1,6 +1,5 @@
 //! [`SlidingWindowLayer`]: the layer and its settings.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,7 +65,8 @@ use crate::window::Decision;
 ///             .rule(Policy::new("ip").quota(Quota::per_minute(100)), key::peer_ip()),
 ///     );
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
+#[must_use]
 pub struct SlidingWindowLayer {
     config: Arc<Config>,
 }
@@ -81,7 +81,6 @@ impl SlidingWindowLayer {
     /// # Panics
     ///
     /// If the policy has no quota; [`PolicyHandle::try_new`] returns an error instead.
-    #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
         Self::without_rules(store).rule(policy, key)
@@ -125,7 +124,6 @@ impl SlidingWindowLayer {
     ///     MemoryStore::new(),
     /// );
     /// ```
-    #[must_use]
     pub fn by(
         choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
         key: impl KeyExtractor,
@@ -178,7 +176,6 @@ impl SlidingWindowLayer {
     /// # Panics
     ///
     /// If the policy has no quota, or counts [distinct](crate::Policy::distinct) values.
-    #[must_use]
     #[track_caller]
     pub fn rule(self, policy: impl Into<PolicyHandle>, key: impl KeyExtractor) -> Self {
         let policy = policy.into();
@@ -219,7 +216,6 @@ impl SlidingWindowLayer {
     /// # Panics
     ///
     /// If the policy has no quota, or counts something else.
-    #[must_use]
     #[track_caller]
     pub fn rule_distinct(
         self,
@@ -247,7 +243,6 @@ impl SlidingWindowLayer {
     ///     .rule_by(move |_, address| ip.get(address), key::peer_ip());
     /// # Ok::<(), tower_sliding_window::PolicyError>(())
     /// ```
-    #[must_use]
     pub fn rule_by(
         self,
         choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
@@ -262,7 +257,6 @@ impl SlidingWindowLayer {
     /// Defaults to [`FailurePolicy::Local`] with one instance; with [`FailurePolicy::local(3)`](FailurePolicy::local)
     /// three servers share the quotas in an outage. [`FailurePolicy::Closed`] responds with a 503 and `Retry-After`,
     /// never with a 429.
-    #[must_use]
     pub fn failure_policy(self, on_failure: FailurePolicy) -> Self {
         self.with(|config| config.on_failure = on_failure)
     }
@@ -272,7 +266,6 @@ impl SlidingWindowLayer {
     ///
     /// Defaults to `OnBan::Reject(StatusCode::FORBIDDEN)`, with the rest of the ban in
     /// `Retry-After`.
-    #[must_use]
     pub fn on_ban(self, on_ban: OnBan) -> Self {
         self.with(|config| config.on_ban = on_ban)
     }
@@ -284,7 +277,6 @@ impl SlidingWindowLayer {
     /// a 400. If the server itself did not provide the key, it is always a 500, see
     /// [`KeyError::NotProvided`](crate::KeyError::NotProvided). With the feature `tracing` each request
     /// without a key is an event at `DEBUG`, with the policy and the reason.
-    #[must_use]
     pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
         self.with(|config| config.missing_key = missing_key)
     }
@@ -301,7 +293,6 @@ impl SlidingWindowLayer {
     /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
     ///     .skip(|parts| parts.uri.path() == "/health" || SlidingWindowLayer::is_preflight(parts));
     /// ```
-    #[must_use]
     pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.with(|config| config.skip = Arc::new(skip))
     }
@@ -312,7 +303,6 @@ impl SlidingWindowLayer {
     /// Browsers send preflights without credentials. Any other client can send one too: on a route
     /// that does work for `OPTIONS`, such as one made with axum's `any`, use [`skip`](Self::skip)
     /// without this function.
-    #[must_use]
     pub fn is_preflight(parts: &Parts) -> bool {
         parts.method == Method::OPTIONS
             && parts.headers.contains_key(ORIGIN)
@@ -338,7 +328,6 @@ impl SlidingWindowLayer {
     ///         length.and_then(|it| it.parse().ok()).unwrap_or(1)
     ///     });
     /// ```
-    #[must_use]
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|config| config.cost = Some(Arc::new(cost)))
     }
@@ -362,7 +351,6 @@ impl SlidingWindowLayer {
     ///     .cost(|_| 8_000)
     ///     .settle_from_head(|response| response.headers().get("x-tokens")?.to_str().ok()?.parse().ok());
     /// ```
-    #[must_use]
     pub fn settle_from_head(
         self,
         cost: impl Fn(&Response<()>) -> Option<u32> + Send + Sync + 'static,
@@ -394,11 +382,10 @@ impl SlidingWindowLayer {
     /// let downloads = Policy::new("downloads").quota(Quota::per_hour(1_000_000_000)).byte_budget();
     /// SlidingWindowLayer::new(downloads, key::header("x-user-id"), MemoryStore::new())
     ///     .cost(|_| 10_000_000)
-    ///     .settle_from_body(0, |end| Some(u32::try_from(end.bytes()).unwrap_or(u32::MAX)));
+    ///     .settle_from_body(0, |end| Some(u32::try_from(end.bytes).unwrap_or(u32::MAX)));
     /// ```
     ///
     /// The guide shows how to read the [tokens of a stream](crate::docs::token_budgets#the-layer-settles).
-    #[must_use]
     pub fn settle_from_body(
         self,
         tail: usize,
@@ -440,7 +427,6 @@ impl SlidingWindowLayer {
     /// SlidingWindowLayer::new(Quota::per_hour(5), key::header("x-user-id"), MemoryStore::new())
     ///     .cancel_if(|response| response.status() != StatusCode::UNAUTHORIZED);
     /// ```
-    #[must_use]
     pub fn cancel_if(
         self,
         cancels: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
@@ -454,7 +440,6 @@ impl SlidingWindowLayer {
     /// Defaults to `false`. With `true` a client can run the handler any number of times by hanging
     /// up each time, so use it only for trusted clients. If the client is gone, the cancellation
     /// continues in the background.
-    #[must_use]
     pub fn cancel_unanswered(self, cancel_unanswered: bool) -> Self {
         self.with(|config| config.cancel_unanswered = cancel_unanswered)
     }
@@ -498,7 +483,6 @@ impl SlidingWindowLayer {
     ///   there too, whether that limit is inside or outside of this layer.
     ///
     /// It needs a tokio runtime with its timer.
-    #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with(|config| config.max_wait = max_wait)
     }
@@ -507,7 +491,6 @@ impl SlidingWindowLayer {
     ///
     /// A further request that would have to wait is denied at once. Its `Retry-After` counts those that wait
     /// before it. Without [`max_wait`](Self::max_wait) no request waits.
-    #[must_use]
     pub fn max_waiters(self, most: usize) -> Self {
         self.with(|config| config.max_waiters = most)
     }
@@ -515,7 +498,6 @@ impl SlidingWindowLayer {
     /// Sets which fields show a client its quotas.
     ///
     /// Defaults to [`RateLimitHeaders::Draft11`]: `RateLimit` and `RateLimit-Policy`.
-    #[must_use]
     pub fn headers(self, headers: RateLimitHeaders) -> Self {
         self.with(|config| config.headers = headers)
     }
@@ -524,7 +506,6 @@ impl SlidingWindowLayer {
     /// [`headers`](Self::headers).
     ///
     /// Defaults to `false`. On Redis this takes one more command of the script for each quota.
-    #[must_use]
     pub fn headers_on_success(self, headers_on_success: bool) -> Self {
         self.with(|config| config.headers_on_success = headers_on_success)
     }
@@ -555,7 +536,6 @@ impl SlidingWindowLayer {
     ///     });
     /// ```
     #[cfg(feature = "axum")]
-    #[must_use]
     pub fn on_rejection<R: axum::response::IntoResponse>(
         self,
         respond: impl Fn(&Parts, &Rejection) -> R + Send + Sync + 'static,
@@ -574,7 +554,6 @@ impl SlidingWindowLayer {
     /// The rest is as with that feature: it defaults to [`Rejection::to_response`], and to
     /// [`Rejection::to_grpc_response`] for a gRPC request.
     #[cfg(not(feature = "axum"))]
-    #[must_use]
     pub fn on_rejection<B>(
         self,
         respond: impl Fn(&Parts, &Rejection) -> Response<B> + Send + Sync + 'static,
@@ -595,7 +574,6 @@ impl SlidingWindowLayer {
     /// It is the same in `Retry-After`, `RateLimit` and the gRPC details, and the wait is never too short. Decisions in
     /// [`on_decision`](Self::on_decision) have the exact wait. The
     /// [draft](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11#section-8.5) advises it.
-    #[must_use]
     pub fn retry_jitter(self, longest: Duration) -> Self {
         self.with(|config| config.jitter = longest)
     }
@@ -612,13 +590,11 @@ impl SlidingWindowLayer {
     /// The logs are real: another layer or limiter with the same store and policy name finds them. To try
     /// a quota beside the one that is enforced, give its policy another name, see the
     /// [guide](crate::docs::why_denied#try-a-quota-before-you-enforce-it).
-    #[must_use]
     pub fn shadow(self, shadow: bool) -> Self {
         self.with(|config| config.shadow = shadow)
     }
 
     /// Sets where the keys of denied requests are counted. Defaults to nowhere.
-    #[must_use]
     pub fn top_offenders(self, offenders: &TopOffenders) -> Self {
         self.with(|config| config.offenders = Some(offenders.clone()))
     }
@@ -628,7 +604,6 @@ impl SlidingWindowLayer {
     /// It runs in the request's task and must not block. The keys are in
     /// [`Usage::logs`](crate::Usage::logs): `decision.usage().logs()` has each log with its policy and
     /// its key. A key may be personal data, so keep it out of logs and metrics.
-    #[must_use]
     pub fn on_decision(self, observe: impl Fn(&Decision) + Send + Sync + 'static) -> Self {
         self.with(|config| config.on_decision = Some(Arc::new(observe)))
     }
@@ -644,11 +619,5 @@ impl<S> Layer<S> for SlidingWindowLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         SlidingWindow::new(inner, self.config.clone())
-    }
-}
-
-impl fmt::Debug for SlidingWindowLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SlidingWindowLayer").field("config", &self.config).finish()
     }
 }

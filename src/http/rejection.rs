@@ -51,7 +51,6 @@ pub enum Rejection {
 impl Rejection {
     /// Returns the status of the response. That of a gRPC request is always 200, see
     /// [`to_grpc_response`](Self::to_grpc_response).
-    #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
@@ -71,7 +70,6 @@ impl Rejection {
     /// It is the wait of a denial, the rest of a ban, or a second after a failure of the store. It is
     /// `None` for a request without a valid key, for one that costs more than a limit, and if a policy denies
     /// that counts requests in flight, see [`Denied::has_known_wait`].
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Denied(denied) | Self::Banned { denied, .. } => {
@@ -88,7 +86,6 @@ impl Rejection {
     ///
     /// The layer adds the fields of [`headers`](super::SlidingWindowLayer::headers). A handler that has
     /// a [`Denied`] of its own responds with [`Denied::to_response`].
-    #[must_use]
     pub fn to_response(&self) -> Response<String> {
         let mut response = problem::response(self);
         self.insert_retry_after(response.headers_mut());
@@ -130,7 +127,6 @@ impl Rejection {
     /// A status that was set with [`on_ban`](super::SlidingWindowLayer::on_ban) or
     /// [`on_missing_key`](super::SlidingWindowLayer::on_missing_key) is translated in the same way. If
     /// `google.rpc.Code` does not have it, `grpc-status` is 2, `UNKNOWN`.
-    #[must_use]
     pub fn to_grpc_response(&self) -> Response<String> {
         grpc::response(self)
     }
@@ -222,7 +218,6 @@ impl Denied {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn to_response(&self) -> Response<String> {
         let denied = self.clone();
         if self.usage().banned_for().is_some() {

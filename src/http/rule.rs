@@ -15,22 +15,14 @@ use crate::window::{LogId, add_distinct};
 /// A rule that has never found its key is reported after so many requests without one.
 const REPORTED_AFTER: u32 = 100;
 
-/// Where the policy of a request comes from.
-#[derive(Clone)]
-enum Source {
-    /// The same policy for all requests.
-    Handle(PolicyHandle),
-    /// A closure of the application.
-    Closure(Arc<ChoosePolicy>),
-}
-
 pub(super) type ChoosePolicy = dyn Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync;
 
 #[derive(Clone)]
 pub(super) struct Rule {
-    source: Source,
-    /// The policy that metrics and warnings name if a request has no key.
-    named_policy: PolicyHandle,
+    /// The policy of all requests. If a closure chooses it, the one that metrics and warnings name if a request has no
+    /// key.
+    pub(super) policy: PolicyHandle,
+    choose: Option<Arc<ChoosePolicy>>,
     extractor: Arc<dyn KeyExtractor>,
     /// Extracts the value of a policy that counts distinct values.
     value: Option<Arc<dyn KeyExtractor>>,
@@ -49,7 +41,8 @@ struct KeyStats {
 
 impl Rule {
     pub(super) fn new(policy: PolicyHandle, extractor: impl KeyExtractor) -> Self {
-        Self::with(Source::Handle(policy.clone()), policy, extractor)
+        let (extractor, stats) = (Arc::new(extractor), Arc::default());
+        Self { policy, choose: None, extractor, value: None, prefix: None, stats }
     }
 
     #[track_caller]
@@ -68,26 +61,15 @@ impl Rule {
     }
 
     pub(super) fn by(choose: Arc<ChoosePolicy>, extractor: impl KeyExtractor) -> Self {
-        let named_policy = Policy::new("chosen").quota(Quota::per_second(1));
-        Self::with(Source::Closure(choose), named_policy.into(), extractor)
-    }
-
-    fn with(source: Source, named_policy: PolicyHandle, extractor: impl KeyExtractor) -> Self {
-        let (extractor, stats) = (Arc::new(extractor), Arc::default());
-        Self { source, named_policy, extractor, value: None, prefix: None, stats }
-    }
-
-    /// Returns the policy that metrics and warnings name if a request has no key.
-    pub(super) fn named_policy(&self) -> Arc<Policy> {
-        self.named_policy.get()
+        let policy = Policy::new("chosen").quota(Quota::per_second(1));
+        Self { choose: Some(choose), ..Self::new(policy.into(), extractor) }
     }
 
     /// Returns whether keys without prefixes could mix up the logs of two rules.
     pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
-        let (ours, theirs) = (self.named_policy.get(), other.named_policy.get());
+        let (ours, theirs) = (self.policy.get(), other.policy.get());
         // A closure may choose any policy.
-        let [ours_is_chosen, theirs_is_chosen] =
-            [self, other].map(|rule| matches!(rule.source, Source::Closure(_)));
+        let [ours_is_chosen, theirs_is_chosen] = [self, other].map(|rule| rule.choose.is_some());
         (ours_is_chosen || !ours.is_named())
             && (theirs_is_chosen || !theirs.is_named())
             && (ours_is_chosen || theirs_is_chosen || ours.shares_logs_with(&theirs))
@@ -109,9 +91,9 @@ impl Rule {
         if !self.stats.found.load(Ordering::Relaxed) {
             self.stats.found.store(true, Ordering::Relaxed);
         }
-        let mut policy = match &self.source {
-            Source::Handle(policy) => policy.get(),
-            Source::Closure(choose) => match choose(parts, &key) {
+        let mut policy = match &self.choose {
+            None => self.policy.get(),
+            Some(choose) => match choose(parts, &key) {
                 Some(policy) => policy.get(),
                 None => return Ok(()),
             },
@@ -136,7 +118,7 @@ impl Rule {
     }
 
     fn report(&self, error: KeyError) {
-        let (policy, stats) = (self.named_policy.get(), &self.stats);
+        let (policy, stats) = (self.policy.get(), &self.stats);
         telemetry::no_key(policy.label(), error.reason());
         match error {
             KeyError::NotProvided { fix } => {

@@ -8,6 +8,7 @@ use http::request::Parts;
 
 use super::config::Config;
 use super::rejection::Rejection;
+use crate::error::StoreError;
 use crate::store::conclude;
 use crate::waiting::{Bounds, Ended, denied_behind, until_admitted};
 use crate::window::{Check, Decision};
@@ -15,19 +16,8 @@ use crate::window::{Check, Decision};
 /// A wait, which ends with the head of its request.
 pub(super) type Wait = Pin<Box<dyn Future<Output = (Parts, Waited)> + Send>>;
 
-/// How a wait has ended.
-pub(super) enum Waited {
-    Decided(Decision),
-    Rejected(Rejection),
-    /// No rule applies to the request any more.
-    NotLimited,
-}
-
-/// Why a request that waits sends no further check.
-enum Stop {
-    Rejected(Rejection),
-    NotLimited,
-}
+/// How a wait has ended. There is no decision if no rule applies to the request any more.
+pub(super) type Waited = Result<Option<Decision>, Rejection>;
 
 /// Waits until a request is admitted, or denies it. If the future is dropped, the request does not count.
 pub(super) fn wait(check: Check, head: Parts, config: Arc<Config>) -> Wait {
@@ -39,32 +29,26 @@ pub(super) fn wait(check: Check, head: Parts, config: Arc<Config>) -> Wait {
 
 async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
     // Anew, because policies may have been replaced.
-    let again = || match config.check(head) {
-        Ok(Some(check)) => Ok(check),
-        Ok(None) => Err(Stop::NotLimited),
-        Err(rejection) => Err(Stop::Rejected(rejection)),
-    };
+    let again =
+        || -> Result<Check, Option<Rejection>> { config.check(head).map_err(Some)?.ok_or(None) };
     let bounds = Bounds::new(config.max_wait, config.max_waiters);
     let first = check.clone();
-    match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
-        Ok(admitted) => Waited::Decided(Decision::Admitted(admitted)),
-        Err(Ended::Stopped(Stop::NotLimited)) => Waited::NotLimited,
-        Err(Ended::Stopped(Stop::Rejected(rejection))) => Waited::Rejected(rejection),
+    let decided = match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
+        Ok(admitted) => Ok(Decision::Admitted(admitted)),
+        Err(Ended::Stopped(rejection)) => return rejection.map_or(Ok(None), Err),
         Err(Ended::Denied(denied) | Ended::TooManyWaiters(_, Some(denied))) => {
-            Waited::Decided(Decision::Denied(denied))
+            Ok(Decision::Denied(denied))
         }
         Err(Ended::TooManyWaiters(_, None)) => deny_behind_others(check, config).await,
-        Err(Ended::Store(error)) => Waited::Rejected(Rejection::StoreFailed(error)),
-    }
+        Err(Ended::Store(error)) => Err(error),
+    };
+    decided.map(Some).map_err(Rejection::StoreFailed)
 }
 
 /// Denies a request behind others that wait, without a check that would overtake them.
-async fn deny_behind_others(check: Check, config: &Config) -> Waited {
+async fn deny_behind_others(check: Check, config: &Config) -> Result<Decision, StoreError> {
     if let Some((index, behind)) = config.waiting.denial_behind(&check) {
-        return match denied_behind(&config.store, check, index, behind).await {
-            Ok(denied) => Waited::Decided(Decision::Denied(denied)),
-            Err(error) => Waited::Rejected(Rejection::StoreFailed(error)),
-        };
+        return denied_behind(&config.store, check, index, behind).await.map(Decision::Denied);
     }
     let outcome = config.store.peek(&check).await.map(|mut outcome| {
         if outcome.admitted {
@@ -75,8 +59,5 @@ async fn deny_behind_others(check: Check, config: &Config) -> Waited {
         }
         outcome
     });
-    match conclude(check, outcome, false) {
-        Ok(decision) => Waited::Decided(decision),
-        Err(error) => Waited::Rejected(Rejection::StoreFailed(error)),
-    }
+    conclude(check, outcome, false)
 }

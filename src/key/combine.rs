@@ -3,7 +3,6 @@ use http::request::Parts;
 use super::{Key, KeyError, KeyExtractor};
 
 /// Returns the same key for every request, so that all requests share one log.
-#[must_use]
 pub fn constant(key: impl Into<Key>) -> impl KeyExtractor + Clone {
     let key = key.into();
     move |_: &Parts| Ok(key.clone())
@@ -18,7 +17,6 @@ pub fn constant(key: impl Into<Key>) -> impl KeyExtractor + Clone {
 /// ```
 ///
 /// [`Key::join`] makes the same key, as for [`Limiter::reset`](crate::Limiter::reset).
-#[must_use]
 pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor {
     move |parts: &Parts| Ok(first.extract(parts)?.join(&second.extract(parts)?))
 }
@@ -51,7 +49,6 @@ pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtr
 /// # assert_eq!(of("x-user-id", "alice"), Ok(alice));
 /// # assert_eq!(of("x-device", "203.0.113.7"), Ok(address));
 /// ```
-#[must_use]
 pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor {
     move |parts: &Parts| match first.extract(parts) {
         Err(KeyError::Missing | KeyError::NotApplicable) => {
@@ -77,7 +74,6 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 ///
 /// let signed_in_users_only = key::optional(key::header("x-user-id"));
 /// ```
-#[must_use]
 pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
     move |parts: &Parts| match extractor.extract(parts) {
         Err(KeyError::Missing) => Err(KeyError::NotApplicable),
@@ -94,7 +90,6 @@ pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
 ///
 /// let api_key = key::hashed(key::header("x-api-key"));
 /// ```
-#[must_use]
 pub fn hashed(extractor: impl KeyExtractor) -> impl KeyExtractor {
     move |parts: &Parts| extractor.extract(parts).map(Key::into_hashed)
 }

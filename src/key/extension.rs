@@ -45,7 +45,6 @@ use super::{Key, KeyError, KeyExtractor};
 ///     .layer(limit) // runs second
 ///     .layer(from_fn(authenticate)); // runs first, and inserts the user
 /// ```
-#[must_use]
 pub fn extension<T>() -> impl KeyExtractor + Clone
 where
     T: Send + Sync + 'static,

@@ -26,6 +26,7 @@ use super::Key;
             closure `|parts: &http::request::Parts| -> Result<Key, KeyError>`; the closure must \
             name the type `&Parts`"
 )]
+#[must_use]
 pub trait KeyExtractor: Send + Sync + 'static {
     /// Returns the key of the request.
     ///

@@ -19,7 +19,6 @@ use super::{Key, KeyError, KeyExtractor, non_empty};
 ///
 /// let user = key::header("x-user-id");
 /// ```
-#[must_use]
 #[track_caller]
 pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
     let name = name.as_ref();
@@ -49,7 +48,6 @@ pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
 /// # fn verify(token: &str) -> Option<String> { Some(token.to_owned()) }
 /// let user = key::bearer(|token| verify(token).map(Into::into));
 /// ```
-#[must_use]
 pub fn bearer<F>(subject: F) -> impl KeyExtractor
 where
     F: Fn(&str) -> Option<Key> + Send + Sync + 'static,
@@ -82,7 +80,6 @@ where
 ///
 /// let session = key::cookie("session");
 /// ```
-#[must_use]
 pub fn cookie(name: impl Into<String>) -> impl KeyExtractor + Clone {
     let name = name.into();
     move |parts: &Parts| {

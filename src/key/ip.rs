@@ -144,7 +144,6 @@ impl IpExtractor {
 
     /// Returns the key of an address, such as for [`Bans::lift`](crate::Bans::lift). It is that of
     /// [`Key::from`] unless a length was set.
-    #[must_use]
     pub fn key_of(&self, address: impl Into<IpAddr>) -> Key {
         self.networks.key(address.into())
     }

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnet::IpNet;
+
 use super::Key;
 
 const IPV4_BITS: u8 = Ipv4Addr::BITS as u8;
@@ -34,16 +36,10 @@ impl Networks {
 
     /// Returns the key of an address. An IPv4-mapped address counts as the IPv4 address.
     pub(super) fn key(self, address: IpAddr) -> Key {
+        let length = |ip: &IpAddr| if ip.is_ipv4() { self.ipv4 } else { self.ipv6 };
         match address.to_canonical() {
             IpAddr::V4(ip) if self.ipv4 == IPV4_BITS => Key::of_text(format_args!("{ip}")),
-            IpAddr::V4(ip) => {
-                let net = Ipv4Addr::from_bits(ip.to_bits() & u32::MAX << (IPV4_BITS - self.ipv4));
-                Key::of_text(format_args!("{net}/{}", self.ipv4))
-            }
-            IpAddr::V6(ip) => {
-                let net = Ipv6Addr::from_bits(ip.to_bits() & u128::MAX << (IPV6_BITS - self.ipv6));
-                Key::of_text(format_args!("{net}/{}", self.ipv6))
-            }
+            ip => Key::of_text(format_args!("{}", IpNet::new_assert(ip, length(&ip)).trunc())),
         }
     }
 }

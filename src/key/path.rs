@@ -38,7 +38,6 @@ const TWO_PARAMETERS: KeyError = KeyError::NotProvided {
 ///
 /// let sku = key::path_param("sku"); // of "/seckill/{sku}/orders"
 /// ```
-#[must_use]
 pub fn path_param(name: impl Into<String>) -> impl KeyExtractor + Clone {
     let name = name.into();
     move |parts: &Parts| {

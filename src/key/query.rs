@@ -16,7 +16,6 @@ use super::{KeyError, KeyExtractor, non_empty};
 ///
 /// let user = key::query("user");
 /// ```
-#[must_use]
 pub fn query(name: impl Into<String>) -> impl KeyExtractor + Clone {
     let name = name.into();
     move |parts: &Parts| {

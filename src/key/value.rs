@@ -64,7 +64,6 @@ impl Clone for Key {
 
 impl Key {
     /// Creates a key from bytes. More than 128 bytes are hashed.
-    #[must_use]
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
         if bytes.len() <= LONGEST_KEY && !bytes.starts_with(HASHED) {
@@ -85,7 +84,6 @@ impl Key {
     /// assert!(key.as_bytes().starts_with(b"sha256:") && key.as_bytes().len() == 39);
     /// assert_eq!(Key::hashed([b'x'; 1_000]), Key::from([b'x'; 1_000]));
     /// ```
-    #[must_use]
     pub fn hashed(bytes: impl AsRef<[u8]>) -> Self {
         let mut hashed = SmallVec::from_slice(HASHED);
         hashed.extend_from_slice(&Sha256::digest(bytes));
@@ -118,7 +116,6 @@ impl Key {
     }
 
     /// Joins two keys into one. No other two keys join into the same.
-    #[must_use]
     pub fn join(&self, other: &Key) -> Self {
         let mut joined = Vec::with_capacity(self.0.len() + other.0.len() + 4);
         joined.extend_from_slice(self.0.len().to_string().as_bytes());
@@ -135,7 +132,6 @@ impl Key {
     }
 
     /// Returns the key's bytes, or the prefix `sha256:` and the hash if there were too many.
-    #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -39,7 +39,6 @@ impl PolicyHandle {
     /// # Panics
     ///
     /// If the policy has no quota.
-    #[must_use]
     #[track_caller]
     pub fn new(policy: impl Into<Policy>) -> Self {
         match Self::try_new(policy) {
@@ -100,7 +99,6 @@ impl PolicyHandle {
     }
 
     /// Returns the present policy.
-    #[must_use]
     pub fn get(&self) -> Arc<Policy> {
         self.0.load_full()
     }

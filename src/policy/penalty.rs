@@ -48,6 +48,7 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// # Ok::<(), tower_sliding_window::ParsePenaltyError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
+#[must_use]
 pub struct Penalty {
     /// How many strikes within what time cause a ban. `None` if strikes are not counted.
     strikes: Option<Quota>,
@@ -63,7 +64,6 @@ impl Penalty {
     /// # Panics
     ///
     /// Where [`Penalty::try_new`] returns an error.
-    #[must_use]
     #[track_caller]
     pub fn new(strikes: Quota, levels: impl IntoIterator<Item = Duration>) -> Self {
         match Self::try_new(strikes, levels) {
@@ -115,33 +115,28 @@ impl Penalty {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub const fn manual() -> Self {
         Self { strikes: None, levels: Vec::new(), decay: DEFAULT_DECAY }
     }
 
     /// Sets how long a key must stay unbanned to come down one level. Defaults to a day; at least a
     /// second and at most a year.
-    #[must_use]
     pub fn decay(mut self, decay: Duration) -> Self {
         self.decay = whole_micros(decay).clamp(Duration::from_secs(1), LONGEST_BAN);
         self
     }
 
     /// Returns how many strikes within what time cause a ban, or `None` if strikes are not counted.
-    #[must_use]
     pub fn strikes(&self) -> Option<Quota> {
         self.strikes
     }
 
     /// Returns the lengths of the bans: of the first one, the second, and so on. The last one repeats.
-    #[must_use]
     pub fn levels(&self) -> &[Duration] {
         &self.levels
     }
 
     /// Returns how long a key must stay unbanned to come down one level.
-    #[must_use]
     pub fn decay_time(&self) -> Duration {
         self.decay
     }
@@ -154,7 +149,6 @@ impl Penalty {
         (strikes, Reverse(&self.levels), Reverse(self.decay))
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn longest_us(&self) -> u64 {
         self.levels.last().map_or(0, |level| micros(*level))
     }

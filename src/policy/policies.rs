@@ -55,7 +55,6 @@ impl Policies {
     /// # Panics
     ///
     /// Where [`Policies::try_new`] returns an error.
-    #[must_use]
     #[track_caller]
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
         match Self::try_new(policies) {
@@ -87,13 +86,11 @@ impl Policies {
 
     /// Returns the handle of a policy, or `None` if the set has no policy of this name. It stays the
     /// same after each [`Policies::reload`].
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<PolicyHandle> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     /// Returns the present policies, sorted by name.
-    #[must_use]
     pub fn all(&self) -> Vec<Arc<Policy>> {
         let handles = self.0.read().unwrap_or_else(PoisonError::into_inner);
         handles.values().map(PolicyHandle::get).collect()
@@ -167,26 +164,22 @@ impl PolicyChange {
     }
 
     /// Returns the policy's name.
-    #[must_use]
     pub fn name(&self) -> &str {
         self.after.name()
     }
 
     /// Returns the policy before the change, or `None` if there was none of this name.
-    #[must_use]
     pub fn before(&self) -> Option<&Policy> {
         self.before.as_deref()
     }
 
     /// Returns the policy after the change.
-    #[must_use]
     pub fn after(&self) -> &Policy {
         &self.after
     }
 
     /// Returns whether the logs begin anew, without the requests that were admitted before, because a
     /// window is longer than the old logs were kept, or because [`Policy::keep_for`] has changed.
-    #[must_use]
     pub fn begins_new_logs(&self) -> bool {
         self.before.as_ref().is_some_and(|before| before.log_name() != self.after.log_name())
     }

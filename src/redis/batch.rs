@@ -93,15 +93,7 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 /// - The runtime of the task is no longer polled, but not dropped either. Callers give up at their
 ///   time limit. A task whose last call has begun longer ago than that counts as gone.
 ///   Test: `unpolled_batch_delays_no_other`.
-pub(crate) struct Batch<R: BatchedRequest>(Arc<Shared<R>>);
-
-impl<R: BatchedRequest> Clone for Batch<R> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone())
-    }
-}
-
-struct Shared<R: BatchedRequest> {
+pub(crate) struct Batch<R: BatchedRequest> {
     client: Client,
     /// One for a server, and one for each node of a Cluster.
     queues: Box<[Mutex<Queue<R>>]>,
@@ -117,12 +109,6 @@ struct Queue<R: BatchedRequest> {
     replies: u64,
 }
 
-impl<R: BatchedRequest> Default for Queue<R> {
-    fn default() -> Self {
-        Self { waiting: VecDeque::new(), sending_since: None, tasks: 0, replies: 0 }
-    }
-}
-
 struct Waiting<R: BatchedRequest> {
     request: R,
     since: Instant,
@@ -134,25 +120,27 @@ struct Waiting<R: BatchedRequest> {
 type Caller<R> = oneshot::Sender<Result<<R as BatchedRequest>::Reply>>;
 
 impl<R: BatchedRequest> Batch<R> {
-    pub(crate) fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client) -> Arc<Self> {
         let queues = if client.is_cluster() { MOST_NODES } else { 1 };
-        let queues = (0..queues).map(|_| Mutex::default()).collect();
-        Self(Arc::new(Shared { client, queues }))
+        let queue =
+            || Queue { waiting: VecDeque::new(), sending_since: None, tasks: 0, replies: 0 };
+        let queues = (0..queues).map(|_| Mutex::new(queue())).collect();
+        Arc::new(Self { client, queues })
     }
 
     /// Sends a request with others that come meanwhile. `now` is the present instant.
     pub(crate) fn send(
-        &self,
+        self: &Arc<Self>,
         request: R,
         now: Instant,
     ) -> impl Future<Output = Result<R::Reply>> + Send + use<R> {
         let (caller, reply) = oneshot::channel();
-        match self.0.queue_of(&request) {
+        match self.queue_of(&request) {
             Some(queue) => self.enqueue(queue, request, caller, now),
             None => self.send_in_task(request, caller),
         }
         // The task sees the call to its end. This is for a task that is no longer polled.
-        let longest = self.0.client.response_timeout().saturating_mul(2);
+        let longest = self.client.response_timeout().saturating_mul(2);
         let reply = timeout(LONGEST_WAIT.saturating_add(longest), reply);
         async move {
             match reply.await {
@@ -170,23 +158,17 @@ impl<R: BatchedRequest> Batch<R> {
     /// Sends a request in a call of its own, and returns its reply.
     async fn send_alone(&self, request: R) -> Result<R::Reply> {
         let request = [request];
-        let mut replies = self.0.call(request.iter()).await?;
+        let mut replies = self.call(request.iter()).await?;
         replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")))
     }
 
-    /// Sends requests in one call, and returns the reply to each.
-    #[cfg(test)]
-    pub(crate) async fn call(&self, requests: &[R]) -> Result<Vec<Result<R::Reply>>> {
-        self.0.call(requests.iter()).await
-    }
-
     /// Puts a request into a queue, and starts a task if it needs one.
-    fn enqueue(&self, number: usize, request: R, caller: Caller<R>, now: Instant) {
-        let mut queue = self.0.lock(number);
+    fn enqueue(self: &Arc<Self>, number: usize, request: R, caller: Caller<R>, now: Instant) {
+        let mut queue = self.lock(number);
         let sending_for = queue.sending_since.map(|since| now.saturating_duration_since(since));
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
-        let is_gone = sending_for.is_none_or(|time| time > self.0.client.response_timeout());
+        let is_gone = sending_for.is_none_or(|time| time > self.client.response_timeout());
         if queue.waiting.len() >= MOST_WAITING {
             drop(queue);
             let _ = caller.send(Err(StoreError::Overloaded));
@@ -196,20 +178,17 @@ impl<R: BatchedRequest> Batch<R> {
         queue.waiting.push_back(Waiting { request, since: now, replies, caller });
         let is_more = !is_sending || queue.waiting.len().is_multiple_of(MOST);
         if is_gone || is_more && queue.tasks < MOST_CALLS {
-            queue.sending_since = Some(now);
-            queue.tasks += 1;
-            drop(queue);
-            self.start_task(number);
+            self.start_task(number, queue, now);
         }
     }
 
     /// Sends what waits in a queue, until nothing does.
-    async fn send_waiting(&self, queue: usize) {
+    async fn send_waiting(self: &Arc<Self>, queue: usize) {
         loop {
-            self.0.gather(queue).await;
-            let Some(batch) = self.0.take(queue) else { break };
+            self.gather(queue).await;
+            let Some(batch) = self.take(queue) else { break };
             let result = {
-                let mut call = pin!(self.0.call(batch.iter().map(|waiting| &waiting.request)));
+                let mut call = pin!(self.call(batch.iter().map(|waiting| &waiting.request)));
                 match timeout(LONGEST_GATHERING, call.as_mut()).await {
                     Ok(result) => result,
                     Err(_) => {
@@ -218,10 +197,10 @@ impl<R: BatchedRequest> Batch<R> {
                     }
                 }
             };
-            let are_spread = self.0.are_spread(batch.len());
+            let are_spread = self.are_spread(batch.len());
             let replies = match result {
                 Ok(replies) => {
-                    self.0.lock(queue).replies += 1;
+                    self.lock(queue).replies += 1;
                     replies
                 }
                 Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
@@ -239,7 +218,7 @@ impl<R: BatchedRequest> Batch<R> {
     }
 
     /// Sends a request alone.
-    fn send_in_task(&self, request: R, caller: Caller<R>) {
+    fn send_in_task(self: &Arc<Self>, request: R, caller: Caller<R>) {
         if caller.is_closed() {
             return;
         }
@@ -250,20 +229,25 @@ impl<R: BatchedRequest> Batch<R> {
     }
 
     /// Starts another task for what waits.
-    fn send_beside(&self, number: usize) {
-        let mut queue = self.0.lock(number);
+    fn send_beside(self: &Arc<Self>, number: usize) {
+        let queue = self.lock(number);
         if !queue.waiting.is_empty() && queue.tasks < MOST_CALLS {
-            queue.sending_since = Some(Instant::now());
-            queue.tasks += 1;
-            drop(queue);
-            self.start_task(number);
+            self.start_task(number, queue, Instant::now());
         }
     }
 
-    /// Starts the task. Must not be called under the lock: outside a runtime and in one that ends,
-    /// the task is dropped at once.
-    fn start_task(&self, queue: usize) {
-        let task = Task(Some(self.clone()), queue);
+    /// Starts a task.
+    fn start_task(
+        self: &Arc<Self>,
+        number: usize,
+        mut queue: MutexGuard<'_, Queue<R>>,
+        now: Instant,
+    ) {
+        queue.sending_since = Some(now);
+        queue.tasks += 1;
+        // Outside a runtime and in one that ends, the task is dropped at once, which takes the lock.
+        drop(queue);
+        let task = Task(Some(self.clone()), number);
         if let Ok(runtime) = Handle::try_current() {
             runtime.spawn(task.run());
         }
@@ -271,7 +255,7 @@ impl<R: BatchedRequest> Batch<R> {
 }
 
 /// The task, while it is not over.
-struct Task<R: BatchedRequest>(Option<Batch<R>>, usize);
+struct Task<R: BatchedRequest>(Option<Arc<Batch<R>>>, usize);
 
 impl<R: BatchedRequest> Task<R> {
     async fn run(mut self) {
@@ -285,7 +269,7 @@ impl<R: BatchedRequest> Task<R> {
 impl<R: BatchedRequest> Drop for Task<R> {
     fn drop(&mut self) {
         if let Some(batch) = &self.0 {
-            let mut queue = batch.0.lock(self.1);
+            let mut queue = batch.lock(self.1);
             queue.tasks = queue.tasks.saturating_sub(1);
             // The next request starts another task.
             queue.sending_since = None;
@@ -305,7 +289,7 @@ fn may_be_elsewhere(error: &StoreError) -> bool {
         if is_redirection(code) || matches!(&**code, "CLUSTERDOWN" | "CROSSSLOT" | "ERR"))
 }
 
-impl<R: BatchedRequest> Shared<R> {
+impl<R: BatchedRequest> Batch<R> {
     fn lock(&self, queue: usize) -> MutexGuard<'_, Queue<R>> {
         self.queues[queue].lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -367,7 +351,8 @@ impl<R: BatchedRequest> Shared<R> {
         (!is_over).then_some(batch)
     }
 
-    async fn call<'a>(
+    /// Sends requests in one call, and returns the reply to each.
+    pub(crate) async fn call<'a>(
         &self,
         requests: impl ExactSizeIterator<Item = &'a R> + Clone,
     ) -> Result<Vec<Result<R::Reply>>> {

@@ -16,9 +16,8 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::{Connection, Connector, Server, read_mark};
-use super::sentinel::Address;
-use super::{Backoff, Health, Pace, reply};
+use super::connection::{Address, Connection, Connector, Server, read_mark};
+use super::{Backoff, Health, reply};
 use crate::error::StoreError;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -38,139 +37,26 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 ///   while others arrive, a call waits for its own.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
 ///   time, with growing pauses. An attempt succeeds when the server replies to a PING, and to a write.
-#[derive(Clone)]
-pub(crate) struct CircuitBreaker(Arc<Shared>);
-
-impl CircuitBreaker {
-    /// Creates a circuit breaker without a connection. `mark` is the name of the mark that is lost when
-    /// the data is.
-    pub(crate) fn new(
-        connector: Connector,
-        response_timeout: Duration,
-        health: Health,
-        mark: String,
-    ) -> Self {
-        Self(Arc::new(Shared::new(connector, response_timeout, health, mark)))
-    }
-
-    pub(crate) async fn connect(&self) -> Result<(), StoreError> {
-        let connection = self.0.connect().await?;
-        self.0.set_ready(connection);
-        Ok(())
-    }
-
-    /// Starts to connect in the background. Does nothing outside a runtime.
-    pub(crate) fn connect_in_background(&self) {
-        self.0.connect_if_idle();
-    }
-
-    /// Looks whether the data is still there, once a second while the store is in use: `FLUSHALL` breaks
-    /// no connection.
-    pub(super) fn watch_data(&self) {
-        if self.0.pace.is_due(Duration::from_secs(1)) {
-            self.look_for_data();
-        }
-    }
-
-    /// Looks in the background whether the data is still there, and whether the Sentinels still name this master: one
-    /// that they can't reach does not know that it was replaced.
-    pub(super) fn look_for_data(&self) {
-        let breaker = self.clone();
-        tokio::spawn(async move {
-            let Ok((_, number)) = breaker.connection().await else { return };
-            let look = async |mut connection: Connection| {
-                read_mark(&mut connection, &breaker.0.mark).await.map_err(reply::error)
-            };
-            if let Ok(mark) = breaker.call(look).await {
-                breaker.0.see_mark(mark);
-            }
-            if let Some(master) = breaker.0.connector.master().await
-                && breaker.0.is_another_master(&master)
-            {
-                let message = "the Sentinels name another master".to_owned();
-                let error = StoreError::Disconnected { message };
-                breaker.0.give_up(number, State::Connecting, LEAST_AGE, &error);
-            }
-        });
-    }
-
-    /// Returns how many calls have had a reply.
-    pub(super) fn replies(&self) -> u64 {
-        self.0.replies()
-    }
-
-    /// Makes a call, and waits for the reply until the connection is silent or broken. The caller is a task that nobody
-    /// drops: otherwise callers with little patience would never find out that a server is silent.
-    pub(crate) async fn call<T>(
-        &self,
-        request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let (connection, number) = self.connection().await?;
-        let mut states = self.0.state.subscribe();
-        // Also if the connection is given up already.
-        let mut given_up = pin!(states.wait_for(|state| !state.is_ready(number)));
-        let (mut request, mut silence) = (pin!(request(connection)), pin!(self.0.silence()));
-        let result = poll_fn(|cx| {
-            if let Poll::Ready(result) = request.as_mut().poll(cx) {
-                return Poll::Ready(result);
-            }
-            if given_up.as_mut().poll(cx).is_ready() {
-                let message = "the connection was given up".to_owned();
-                return Poll::Ready(Err(StoreError::Disconnected { message }));
-            }
-            silence.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
-        });
-        let result = result.await;
-        self.0.record_result(number, &result);
-        result
-    }
-
-    pub(super) fn is_connected(&self) -> bool {
-        self.0.state.borrow().ready().is_some()
-    }
-
-    /// Waits for a connection as a call does.
-    pub(super) async fn connected(&self) -> Result<(), StoreError> {
-        self.connection().await.map(|_| ())
-    }
-
-    /// Returns the connection and its number. Waits for the first attempt to make one.
-    async fn connection(&self) -> Result<(Connection, u64), StoreError> {
-        if let Some(ready) = self.0.state.borrow().ready() {
-            return Ok(ready);
-        }
-        self.0.connect_if_idle();
-        let mut states = self.0.state.subscribe();
-        let tried = states.wait_for(|state| !state.is_connecting());
-        let state = timeout(self.0.response_timeout, tried).await;
-        let ready = state.ok().and_then(Result::ok).and_then(|state| state.ready());
-        if ready.is_none() {
-            // A program that waits for each check by `block_on` gives the task that connects no other time.
-            yield_now().await;
-        }
-        ready.ok_or(StoreError::Unavailable)
-    }
-}
-
-// # Interleavings
-//
-// - A connection breaks while many calls wait on it. Each failed call passes the number of its
-//   connection to `give_up`. The first one changes the state and starts the only task; the others
-//   find another state or number and change nothing. Calls that have not failed yet are notified
-//   and fail at once. Test: `call_ends_with_its_connection`.
-// - Two calls find that no task connects. `connect_if_idle` looks at the state again while it changes it,
-//   so that one of them starts the task. A state without a connection holds a weak reference to a
-//   token of its task. The task drops the token after it has stored `Ready`, so that there is no
-//   moment at which a second task could start.
-// - A runtime ends while its task reconnects. The token is dropped with the task, so the state
-//   counts as idle, and the next call starts a task on its own runtime. A call that waits for the
-//   attempt is not notified, and ends at its deadline. A runtime that is at rest counts as ended after 7 s, and if its task goes
-//   on, it finds that another one has taken its place. Tests:
-//   `wait_for_a_connection_has_a_deadline` and, with a server,
-//   `outage_ends_when_its_runtime_is_gone`.
-// - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
-//   so a log is reconciled before it is checked on the new connection.
-struct Shared {
+///
+/// # Interleavings
+///
+/// - A connection breaks while many calls wait on it. Each failed call passes the number of its
+///   connection to `give_up`. The first one changes the state and starts the only task; the others
+///   find another state or number and change nothing. Calls that have not failed yet are notified
+///   and fail at once. Test: `call_ends_with_its_connection`.
+/// - Two calls find that no task connects. `connect_if_idle` looks at the state again while it changes it,
+///   so that one of them starts the task. A state without a connection holds a weak reference to a
+///   token of its task. The task drops the token after it has stored `Ready`, so that there is no
+///   moment at which a second task could start.
+/// - A runtime ends while its task reconnects. The token is dropped with the task, so the state
+///   counts as idle, and the next call starts a task on its own runtime. A call that waits for the
+///   attempt is not notified, and ends at its deadline. A runtime that is at rest counts as ended after 7 s, and if its task goes
+///   on, it finds that another one has taken its place. Tests:
+///   `wait_for_a_connection_has_a_deadline` and, with a server,
+///   `outage_ends_when_its_runtime_is_gone`.
+/// - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
+///   so a log is reconciled before it is checked on the new connection.
+pub(crate) struct CircuitBreaker {
     connector: Connector,
     response_timeout: Duration,
     state: watch::Sender<State>,
@@ -182,8 +68,6 @@ struct Shared {
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
     mark: String,
-    /// When the last look at the mark began.
-    pace: Pace,
 }
 
 enum State {
@@ -250,9 +134,16 @@ impl State {
     }
 }
 
-impl Shared {
-    fn new(connector: Connector, response_timeout: Duration, health: Health, mark: String) -> Self {
-        Self {
+impl CircuitBreaker {
+    /// Creates a circuit breaker without a connection. `mark` is the name of the mark that is lost when
+    /// the data is.
+    pub(crate) fn new(
+        connector: Connector,
+        response_timeout: Duration,
+        health: Health,
+        mark: String,
+    ) -> Arc<Self> {
+        Arc::new(Self {
             connector,
             response_timeout,
             state: watch::Sender::new(State::Idle),
@@ -261,8 +152,87 @@ impl Shared {
             health,
             server: Mutex::default(),
             mark,
-            pace: Pace::new(),
+        })
+    }
+
+    pub(crate) async fn connect(&self) -> Result<(), StoreError> {
+        let connection = self.make_connection().await?;
+        self.set_ready(connection);
+        Ok(())
+    }
+
+    /// Looks in the background whether the data is still there, and whether the Sentinels still name this master: one
+    /// that they can't reach does not know that it was replaced.
+    pub(super) fn look_for_data(self: &Arc<Self>) {
+        let breaker = self.clone();
+        tokio::spawn(async move {
+            let Ok((_, number)) = breaker.connection().await else { return };
+            let look = async |mut connection: Connection| {
+                read_mark(&mut connection, &breaker.mark).await.map_err(reply::error)
+            };
+            if let Ok(mark) = breaker.call(look).await {
+                breaker.see_mark(mark);
+            }
+            if let Some(master) = breaker.connector.master().await
+                && breaker.is_another_master(&master)
+            {
+                let message = "the Sentinels name another master".to_owned();
+                let error = StoreError::Disconnected { message };
+                breaker.give_up(number, State::Connecting, LEAST_AGE, &error);
+            }
+        });
+    }
+
+    /// Makes a call, and waits for the reply until the connection is silent or broken. The caller is a task that nobody
+    /// drops: otherwise callers with little patience would never find out that a server is silent.
+    pub(crate) async fn call<T>(
+        self: &Arc<Self>,
+        request: impl AsyncFnOnce(Connection) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let (connection, number) = self.connection().await?;
+        let mut states = self.state.subscribe();
+        // Also if the connection is given up already.
+        let mut given_up = pin!(states.wait_for(|state| !state.is_ready(number)));
+        let (mut request, mut silence) = (pin!(request(connection)), pin!(self.silence()));
+        let result = poll_fn(|cx| {
+            if let Poll::Ready(result) = request.as_mut().poll(cx) {
+                return Poll::Ready(result);
+            }
+            if given_up.as_mut().poll(cx).is_ready() {
+                let message = "the connection was given up".to_owned();
+                return Poll::Ready(Err(StoreError::Disconnected { message }));
+            }
+            silence.as_mut().poll(cx).map(|()| Err(StoreError::Timeout))
+        });
+        let result = result.await;
+        self.record_result(number, &result);
+        result
+    }
+
+    pub(super) fn is_connected(self: &Arc<Self>) -> bool {
+        self.state.borrow().ready().is_some()
+    }
+
+    /// Waits for a connection as a call does.
+    pub(super) async fn connected(self: &Arc<Self>) -> Result<(), StoreError> {
+        self.connection().await.map(|_| ())
+    }
+
+    /// Returns the connection and its number. Waits for the first attempt to make one.
+    async fn connection(self: &Arc<Self>) -> Result<(Connection, u64), StoreError> {
+        if let Some(ready) = self.state.borrow().ready() {
+            return Ok(ready);
         }
+        self.connect_if_idle();
+        let mut states = self.state.subscribe();
+        let tried = states.wait_for(|state| !state.is_connecting());
+        let state = timeout(self.response_timeout, tried).await;
+        let ready = state.ok().and_then(Result::ok).and_then(|state| state.ready());
+        if ready.is_none() {
+            // A program that waits for each check by `block_on` gives the task that connects no other time.
+            yield_now().await;
+        }
+        ready.ok_or(StoreError::Unavailable)
     }
 
     /// Ends when the connection has been silent for the response timeout.
@@ -280,7 +250,7 @@ impl Shared {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, StoreError> {
+    async fn make_connection(&self) -> Result<Connection, StoreError> {
         let error = match self.connector.connect(&self.mark).await {
             Ok((connection, server)) => {
                 // Before the connection is used: whoever uses it knows of a loss.
@@ -297,7 +267,7 @@ impl Shared {
     }
 
     /// Starts the task that connects, if no task does and there is a runtime.
-    fn connect_if_idle(self: &Arc<Self>) {
+    pub(super) fn connect_if_idle(self: &Arc<Self>) {
         let is_idle = self.state.borrow().is_idle();
         let Ok(runtime) = Handle::try_current() else { return };
         let token = Arc::new(());
@@ -324,7 +294,7 @@ impl Shared {
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         self.state.send_modify(|state| {
             if !matches!(state, State::Idle) {
-                self.health.record_connection();
+                self.health.record_failure();
             }
             *state = State::Ready { connection, number, since: Instant::now() };
         });
@@ -360,7 +330,8 @@ impl Shared {
         known.as_ref().is_some_and(|known| known.master.as_ref() != Some(master))
     }
 
-    fn replies(&self) -> u64 {
+    /// Returns how many calls have had a reply.
+    pub(super) fn replies(&self) -> u64 {
         self.replies.load(Ordering::Relaxed)
     }
 
@@ -407,7 +378,7 @@ impl Shared {
 
     /// Makes a connection. If that takes longer than a reply may, calls no longer wait for it.
     async fn reconnect(&self) -> Result<Connection, StoreError> {
-        let mut attempt = pin!(self.connect());
+        let mut attempt = pin!(self.make_connection());
         match timeout(self.response_timeout, attempt.as_mut()).await {
             Ok(result) => result,
             Err(_) => {
@@ -437,7 +408,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for CircuitBreaker {
     fn drop(&mut self) {
         if *self.is_reported.get_mut() {
             self.health.forget_lost_connection();
@@ -445,7 +416,7 @@ impl Drop for Shared {
     }
 }
 
-async fn reconnect(breaker: Weak<Shared>, token: Arc<()>) {
+async fn reconnect(breaker: Weak<CircuitBreaker>, token: Arc<()>) {
     let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     while let Some(breaker) = breaker.upgrade() {
         let result = breaker.reconnect().await;

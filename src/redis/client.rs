@@ -7,6 +7,7 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
+use super::Pace;
 use super::circuit_breaker::CircuitBreaker;
 use super::cluster::Cluster;
 use super::keys::Keys;
@@ -37,12 +38,14 @@ pub(crate) struct Client {
     response_timeout: Duration,
     /// The places of the calls under way, of each node of a Cluster.
     calls: Arc<[Semaphore]>,
+    /// When the last look at the data began.
+    pace: Arc<Pace>,
 }
 
 /// The connection to one server, or those to the nodes of a Cluster, each with its circuit breaker.
 #[derive(Clone)]
 pub(crate) enum Backend {
-    One(CircuitBreaker),
+    One(Arc<CircuitBreaker>),
     Cluster(Arc<Cluster>),
 }
 
@@ -54,7 +57,14 @@ impl Client {
         response_timeout: Duration,
     ) -> Self {
         let nodes = if matches!(backend, Backend::One(_)) { 1 } else { MOST_NODES };
-        Self { backend, keys, scripts, response_timeout, calls: places(nodes) }
+        Self {
+            backend,
+            keys,
+            scripts,
+            response_timeout,
+            calls: places(nodes),
+            pace: Arc::new(Pace::new()),
+        }
     }
 
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
@@ -66,9 +76,13 @@ impl Client {
 
     /// Starts to connect in the background. Does nothing outside a runtime.
     pub(crate) fn connect_in_background(&self) {
+        self.breakers().iter().for_each(|breaker| breaker.connect_if_idle());
+    }
+
+    fn breakers(&self) -> Vec<Arc<CircuitBreaker>> {
         match &self.backend {
-            Backend::One(breaker) => breaker.connect_in_background(),
-            Backend::Cluster(cluster) => cluster.connect_in_background(),
+            Backend::One(breaker) => vec![breaker.clone()],
+            Backend::Cluster(cluster) => cluster.breakers(),
         }
     }
 
@@ -87,9 +101,12 @@ impl Client {
 
     /// Looks once a second whether Redis still has its data, and which node of a Cluster has which slot.
     pub(crate) fn watch_data(&self) {
-        match &self.backend {
-            Backend::One(breaker) => breaker.watch_data(),
-            Backend::Cluster(cluster) => cluster.watch_data(),
+        // `FLUSHALL` breaks no connection.
+        if self.pace.is_due(Duration::from_secs(1)) {
+            self.breakers().iter().for_each(|breaker| breaker.look_for_data());
+        }
+        if let Backend::Cluster(cluster) = &self.backend {
+            cluster.look_as_usual();
         }
     }
 
@@ -112,10 +129,7 @@ impl Client {
 
     /// Returns how many calls have had a reply.
     fn replies(&self) -> u64 {
-        match &self.backend {
-            Backend::One(breaker) => breaker.replies(),
-            Backend::Cluster(cluster) => cluster.replies(),
-        }
+        self.breakers().iter().map(|breaker| breaker.replies()).sum()
     }
 
     /// Returns a client on the same connection that has calls of its own: it waits for none of this

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::connection::{Certificates, Connection, Connector};
+use super::connection::{Address, Certificates, Connection, Connector, at};
 use super::reply::{self, read};
 use super::request::{Request, is_redirection};
 use super::{Backoff, Health, Keys, Pace};
@@ -71,8 +71,6 @@ pub(crate) struct Cluster {
     /// Who is asked next. At first any of them, so that not all processes ask the same.
     turn: AtomicUsize,
     pace: Pace,
-    /// When the last look at the data of the nodes began.
-    data_pace: Pace,
     /// The nodes without slots to which slots are on their way.
     newcomers: Mutex<Vec<Arc<Node>>>,
 }
@@ -83,13 +81,10 @@ struct Node {
     /// The least number from 0 that no other known node has.
     number: usize,
     address: Address,
-    breaker: CircuitBreaker,
+    breaker: Arc<CircuitBreaker>,
     /// Whether a call went to it as a newcomer since the last look.
     is_used: AtomicBool,
 }
-
-/// A host and a port.
-type Address = (String, u16);
 
 /// Which node has which slot.
 #[derive(Default)]
@@ -124,7 +119,6 @@ impl Cluster {
             question: AsyncMutex::default(),
             turn: AtomicUsize::new(usize::from(Uuid::new_v4().as_bytes()[0])),
             pace: Pace::new(),
-            data_pace: Pace::new(),
             newcomers: Mutex::default(),
         };
         let nodes = cluster.named_nodes()?;
@@ -139,21 +133,14 @@ impl Cluster {
         connected.map_err(|errors| StoreError::Unreachable { message: errors.join(", ") })
     }
 
-    /// Starts to connect in the background. Does nothing outside a runtime.
-    pub(super) fn connect_in_background(&self) {
-        for node in &self.slots.load().nodes {
-            node.breaker.connect_in_background();
-        }
+    /// Returns the circuit breaker of each node.
+    pub(super) fn breakers(&self) -> Vec<Arc<CircuitBreaker>> {
+        self.slots.load().nodes.iter().map(|node| node.breaker.clone()).collect()
     }
 
-    /// Looks whether the nodes still have their data, and who has which slot, once a second.
-    pub(super) fn watch_data(self: &Arc<Self>) {
+    /// Looks in the background who has which slot, once a second.
+    pub(super) fn look_as_usual(self: &Arc<Self>) {
         self.look(USUAL_PAUSE);
-        if self.data_pace.is_due(USUAL_PAUSE) {
-            for node in &self.slots.load().nodes {
-                node.breaker.look_for_data();
-            }
-        }
     }
 
     /// Looks in the background who has which slot, unless the last look was less than a pause ago.
@@ -194,11 +181,6 @@ impl Cluster {
     pub(super) fn number_of_server(&self, name: Option<&[u8]>) -> usize {
         let slots = self.slots.load();
         name.and_then(|name| slots.node_of(name)).map_or(0, |node| node.number)
-    }
-
-    /// Returns how many calls have had a reply.
-    pub(super) fn replies(&self) -> u64 {
-        self.slots.load().nodes.iter().map(|node| node.breaker.replies()).sum()
     }
 
     /// Waits for a connection to the node of a Redis key as a call does.
@@ -321,17 +303,7 @@ impl Cluster {
     }
 
     fn make_node(&self, others: &[Arc<Node>], address: Address, mark: String) -> RedisResult<Node> {
-        let ((host, port), first) = (address.clone(), self.seeds[0].clone());
-        let to = match first.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => ConnectionAddr::TcpTls {
-                host,
-                port,
-                insecure: *insecure,
-                tls_params: tls_params.clone(),
-            },
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let client = self.certificates.open(first.set_addr(to))?;
+        let client = self.certificates.open(at(&self.seeds[0], address.clone()))?;
         let (connector, health) = (Connector::One(Box::new(client)), self.health.clone());
         let (timeout, name) = (self.response_timeout, mark.clone());
         let breaker = CircuitBreaker::new(connector, timeout, health, name);
@@ -467,7 +439,7 @@ impl Cluster {
                     let mark = marks.find(|mark| slots.contains(&Slot::for_key(mark)));
                     let mark = mark.unwrap_or_else(|| self.keys.mark());
                     let node = Arc::new(self.make_node(&nodes, address, mark)?);
-                    node.breaker.connect_in_background();
+                    node.breaker.connect_if_idle();
                     nodes.push(node.clone());
                     node
                 }

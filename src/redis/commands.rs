@@ -67,7 +67,6 @@ impl RedisCommands {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn key_name(&self, key: &Key, name: &str) -> Vec<u8> {
         self.client.keys().name(key.as_bytes(), name)
     }
@@ -124,7 +123,6 @@ pub struct RedisScript(Script);
 
 impl RedisScript {
     /// Takes the script's text. It is not compiled before the first call.
-    #[must_use]
     pub fn new(text: &str) -> Self {
         Self(Script::new("custom", text.to_owned()))
     }

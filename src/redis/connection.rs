@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, ErrorKind, Pipeline, RedisFuture,
-    RedisResult, Value,
+    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline,
+    RedisFuture, RedisResult, Value,
 };
 use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::scripts::Scripts;
-use super::sentinel::{Address, Sentinel};
+use super::sentinel::Sentinel;
 use crate::telemetry;
 
 /// A connection that pipelines the commands of concurrent requests. Clones share it.
@@ -91,6 +91,21 @@ impl Certificates {
     }
 }
 
+/// A host and a port.
+pub(super) type Address = (String, u16);
+
+/// Returns how to connect to a server at an address as to another one.
+pub(super) fn at(other: &ConnectionInfo, (host, port): Address) -> ConnectionInfo {
+    let address = match other.addr() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            let (insecure, tls_params) = (*insecure, tls_params.clone());
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    other.clone().set_addr(address)
+}
+
 /// The limit of each step to a new connection: to connect, to learn that the server replies. A step
 /// takes up to three round trips.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -109,7 +124,7 @@ impl Connector {
         within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await?;
         let mut commands = redis::pipe();
         let scripts = Scripts::shipped();
-        for script in [&scripts.admit, &scripts.settle, &scripts.reconcile] {
+        for script in [&scripts.admit, &scripts.reconcile] {
             // So that the first of many concurrent requests do not all find it missing.
             commands.add_command(script.load()).ignore();
         }

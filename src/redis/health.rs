@@ -24,7 +24,6 @@ struct Record {
     epoch: Instant,
     failures: Events,
     losses: Events,
-    connections: AtomicU64,
     /// How many connections are lost.
     lost: AtomicUsize,
     /// Whether it was reported last that there is a connection.
@@ -45,13 +44,12 @@ impl Health {
             epoch: Instant::now(),
             failures: Events::default(),
             losses: Events::default(),
-            connections: AtomicU64::new(0),
             lost: AtomicUsize::new(0),
             is_available: AtomicBool::new(false),
         }))
     }
 
-    /// Records that a call failed, or that a request was decided without Redis.
+    /// Records that a call failed, that a connection was made again, or that a request was decided without Redis.
     pub(crate) fn record_failure(&self) {
         self.record(&self.0.failures);
     }
@@ -59,12 +57,6 @@ impl Health {
     /// Records that Redis may have lost data.
     pub(crate) fn record_loss(&self) {
         self.record(&self.0.losses);
-        self.record_failure();
-    }
-
-    /// Records a new connection.
-    pub(super) fn record_connection(&self) {
-        self.0.connections.fetch_add(1, Ordering::SeqCst);
         self.record_failure();
     }
 
@@ -97,11 +89,6 @@ impl Health {
     /// Returns the number of losses so far.
     pub(crate) fn losses(&self) -> u64 {
         self.0.losses.count.load(Ordering::SeqCst)
-    }
-
-    /// Returns how often a connection was made again.
-    pub(crate) fn connections(&self) -> u64 {
-        self.0.connections.load(Ordering::SeqCst)
     }
 
     /// Returns whether the last failure was less than a length of time ago.

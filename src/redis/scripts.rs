@@ -26,7 +26,6 @@ macro_rules! scripts {
 scripts! {
     admit: "limit/admit.lua",
     explain: "limit/explain.lua",
-    settle: "limit/settle.lua",
     reconcile: "limit/reconcile.lua",
     reset: "limit/reset.lua",
     ban: "ban/ban.lua",

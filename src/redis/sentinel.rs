@@ -2,11 +2,10 @@
 
 use std::collections::HashMap;
 
-use redis::{Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisResult};
-use redis::{IntoConnectionInfo, RedisError};
+use redis::{Client, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, RedisResult};
 use tokio::task::JoinSet;
 
-use super::connection::{Certificates, STEP_TIMEOUT, connect_to, within};
+use super::connection::{Address, Certificates, STEP_TIMEOUT, at, connect_to, within};
 
 #[derive(Clone)]
 pub(crate) struct Sentinel {
@@ -17,9 +16,6 @@ pub(crate) struct Sentinel {
     pub(super) login: RedisConnectionInfo,
     pub(super) certificates: Certificates,
 }
-
-/// The host and port of a master.
-pub(super) type Address = (String, u16);
 
 impl Sentinel {
     /// Asks all Sentinels at once, and returns the master that most of them name, and whether more than half of all do. Does
@@ -47,15 +43,9 @@ impl Sentinel {
         most.map(|(master, _)| (master, false)).ok_or_else(|| error.unwrap_or_else(unknown))
     }
 
-    /// Makes a client of a master. It uses TLS if the Sentinels do.
-    pub(super) fn client(&self, (host, port): Address) -> RedisResult<Client> {
-        let address = match self.sentinels[0].addr() {
-            ConnectionAddr::TcpTls { .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let info = address.into_connection_info()?.set_redis_settings(self.login.clone());
+    /// Makes a client of a master. It uses TLS as the Sentinels do.
+    pub(super) fn client(&self, master: Address) -> RedisResult<Client> {
+        let info = at(&self.sentinels[0], master).set_redis_settings(self.login.clone());
         self.certificates.open(info)
     }
 }

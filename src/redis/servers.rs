@@ -27,6 +27,7 @@ use crate::error::StoreError;
 /// # Ok::<(), tower_sliding_window::StoreError>(())
 /// ```
 #[derive(Clone)]
+#[must_use]
 pub struct RedisServers {
     kind: Kind,
     certificates: Certificates,
@@ -81,7 +82,6 @@ impl RedisServers {
     ///
     /// The credentials in the first Sentinel's URL are for the Sentinels only. Without Sentinels
     /// this setting has no effect.
-    #[must_use]
     pub fn credentials(mut self, username: Option<String>, password: Option<String>) -> Self {
         if let Kind::Sentinel(sentinel) = &mut self.kind {
             sentinel.login = login(username, password);
@@ -104,7 +104,6 @@ impl RedisServers {
     ///
     /// Defaults to the authorities that the system trusts.
     #[cfg(feature = "tls")]
-    #[must_use]
     pub fn root_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificates().root_cert = Some(pem.into());
         self
@@ -114,7 +113,6 @@ impl RedisServers {
     ///
     /// Defaults to none.
     #[cfg(feature = "tls")]
-    #[must_use]
     pub fn client_certificate(
         mut self,
         certificate: impl Into<Vec<u8>>,

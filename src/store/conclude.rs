@@ -3,7 +3,7 @@
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::telemetry::{self, DecisionLabel};
-use crate::window::{Check, DecidedBy, Decision, LogId, LogOutcome, Outcome, Strike};
+use crate::window::{Check, DecidedBy, Decision, LogOutcome, Outcome, Strike};
 
 /// Returns the decision that follows from the result of a check, and reports both.
 ///
@@ -61,19 +61,13 @@ pub(crate) fn report(decision: &Decision, shadow: bool) {
         if is_admitted || log_outcome.denies() {
             telemetry::decision(log.policy.label(), outcome);
         }
-        if log_outcome.ban().strike() != Strike::None {
-            report_strike(log, log_outcome);
+        match log_outcome.ban().strike() {
+            Strike::None => {}
+            Strike::Counted => telemetry::strike(log.policy.label()),
+            Strike::Banned => telemetry::banned(log.policy.name(), log_outcome.ban().remaining()),
         }
     }
     if let Decision::Denied(denied) = decision {
         telemetry::denied(|| denied.violated().collect(), || denied.retry_after(), shadow);
-    }
-}
-
-fn report_strike(log: &LogId, outcome: &LogOutcome) {
-    match outcome.ban().strike() {
-        Strike::None => {}
-        Strike::Counted => telemetry::strike(log.policy.label()),
-        Strike::Banned => telemetry::banned(log.policy.name(), outcome.ban().remaining()),
     }
 }

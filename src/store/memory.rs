@@ -2,7 +2,6 @@
 
 mod bans;
 mod decide;
-#[cfg(feature = "redis")]
 mod local;
 mod room;
 mod shard;
@@ -18,7 +17,7 @@ use tokio::time::Instant;
 
 use self::shard::{Locked, Shard};
 use super::slots::{SHARDS, shard_of};
-use super::{Ban, BanCursor, BanPage, Store, StoreFuture};
+use super::{Ban, BanPage, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::telemetry::{Fill, MEMORY};
 use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
@@ -83,7 +82,6 @@ struct Inner {
 
 impl MemoryStore {
     /// Creates an empty store with a capacity of a million logs, see [`MemoryStore::with_capacity`].
-    #[must_use]
     pub fn new() -> Self {
         Self::with_capacity(DEFAULT_CAPACITY)
     }
@@ -121,7 +119,6 @@ impl MemoryStore {
     /// let store = MemoryStore::with_capacity(4_000_000); // up to 1 GB with `5/60s`
     /// assert_eq!(store.capacity(), 4_000_000);
     /// ```
-    #[must_use]
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Arc::new(Inner {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -139,19 +136,16 @@ impl MemoryStore {
     }
 
     /// Returns how many logs the store can hold.
-    #[must_use]
     pub fn capacity(&self) -> usize {
         self.0.capacity
     }
 
     /// Returns how many logs the store holds, expired ones included.
-    #[must_use]
     pub fn len(&self) -> usize {
         self.0.held.load(Ordering::Relaxed)
     }
 
     /// Returns whether the store holds no log.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -202,7 +196,7 @@ impl MemoryStore {
             let (hash, shard) = self.0.lock_one(log);
             let now_us = self.0.now_us();
             let entries =
-                shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
+                shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
             let quotas = entries.read(log, now_us, cost);
             let explanation = Explanation::of(log, cost, now_us, quotas);
             let Some(penalty) = log.policy.get_penalty() else { return explanation };
@@ -222,7 +216,7 @@ impl MemoryStore {
             let (shard, hash) = locked.shard(index);
             let Some(cost) = log.settled_cost(cost) else { continue };
             let Some(slot) = shard.find(hash, log) else { continue };
-            let stored = shard.log_mut(slot);
+            let stored = &mut shard.logs[slot];
             let is_live =
                 stored.entries.find(check.id, now_us, log.policy.retention_us()).is_some();
             was_live |= is_live;
@@ -233,7 +227,7 @@ impl MemoryStore {
                 self.0.held.fetch_sub(1, Ordering::Relaxed);
             } else {
                 shard.set_due(slot);
-                self.0.note_due(shard.due_us(slot));
+                self.0.note_due(shard.logs.due_us(slot));
             }
         }
         was_live
@@ -289,7 +283,7 @@ impl Store for MemoryStore {
         StoreFuture::ready(Ok(self.lift_ban(log)))
     }
 
-    fn bans(&self, policy: &Arc<Policy>, from: BanCursor, count: usize) -> StoreFuture<BanPage> {
+    fn bans(&self, policy: &Arc<Policy>, from: u64, count: usize) -> StoreFuture<BanPage> {
         StoreFuture::ready(Ok(self.page_of_bans(policy, from, count)))
     }
 }

@@ -23,9 +23,9 @@ use tokio::time::Instant;
 pub use self::builder::RedisStoreBuilder;
 use self::clock::StoreClock;
 use self::denials::Denials;
-use self::journal::{Journal, Origin};
-use self::requests::{CheckRequest, Mode, ReconcileRequest, SettleRequest};
-use super::{Ban, BanCursor, BanPage, Store, StoreFuture, begin};
+use self::journal::{Journal, Origin, Request};
+use self::requests::{CheckRequest, Mode, ReconcileRequest};
+use super::{Ban, BanPage, Store, StoreFuture, begin};
 use crate::MemoryStore;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -102,9 +102,8 @@ pub struct RedisStore(Arc<Inner>);
 
 struct Inner {
     client: Client,
-    checks: Batch<CheckRequest>,
-    settlements: Batch<SettleRequest>,
-    reconciles: Batch<ReconcileRequest>,
+    checks: Arc<Batch<CheckRequest>>,
+    reconciles: Arc<Batch<ReconcileRequest>>,
     /// The denials of the last second.
     denials: Denials,
     /// What this process has admitted, by Redis or without it. It decides in an outage.
@@ -158,7 +157,6 @@ impl RedisStore {
 
     /// Returns a handle for the application's own commands on the connection of this store.
     #[cfg(feature = "redis-commands")]
-    #[must_use]
     pub fn commands(&self) -> RedisCommands {
         RedisCommands::new(self.0.client.beside())
     }
@@ -391,9 +389,28 @@ impl Inner {
         }
     }
 
-    async fn settle_in_redis(&self, check: Arc<Check>, cost: u32) -> Result<bool, StoreError> {
-        let request = SettleRequest { check, cost };
-        Ok(self.settlements.send(request, Instant::now()).await? > 0)
+    /// Settles a request in all of its logs in Redis. Returns whether one had it.
+    async fn settle(&self, check: &Check, cost: u32) -> Result<bool, StoreError> {
+        let now = Instant::now();
+        let sent: Vec<_> = check
+            .costs()
+            .filter_map(|(log, initial)| {
+                let places = log.settled_cost(cost)?;
+                let request = Request { initial, places, at: now, origin: Origin::Kept };
+                let (log, requests) = (log.clone(), vec![(check.id, request)]);
+                let longest_delay = self.usual_delay;
+                Some(self.reconciles.send(ReconcileRequest { log, requests, longest_delay }, now))
+            })
+            .collect();
+        let mut was_there = Ok(false);
+        for reply in sent {
+            // All of them: one that nobody waits for is not sent.
+            was_there = match (reply.await, was_there) {
+                (Ok(reply), Ok(was_there)) => Ok(reply.had | was_there),
+                (Err(error), _) | (_, Err(error)) => Err(error),
+            };
+        }
+        was_there
     }
 
     fn journal_cancellation(&self, check: &Check) -> Result<(), StoreError> {
@@ -540,7 +557,7 @@ impl Store for RedisStore {
         StoreFuture::later(async move { this.0.lift(&log).await })
     }
 
-    fn bans(&self, policy: &Arc<Policy>, cursor: BanCursor, count: usize) -> StoreFuture<BanPage> {
+    fn bans(&self, policy: &Arc<Policy>, cursor: u64, count: usize) -> StoreFuture<BanPage> {
         let (this, policy) = (self.clone(), policy.clone());
         StoreFuture::later(async move { this.0.bans(&policy, cursor, count).await })
     }

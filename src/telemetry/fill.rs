@@ -21,7 +21,6 @@ pub(crate) static MEMORY: Filled = Filled {
               add a rule by address beside the rule by user, or raise the capacity",
 };
 
-#[cfg(feature = "redis")]
 pub(crate) static JOURNAL: Filled = Filled {
     held: Sum::new("sliding_window_journal_changes"),
     nearly_full: Sum::new("sliding_window_journal_nearly_full"),

@@ -32,7 +32,6 @@ impl WaitError {
     ///
     /// It is the time of the denial or of the error of the store, and a second after
     /// [`WaitError::TooManyWaiters`]. Check [`Denied::has_known_wait`] for policies that count requests in flight.
-    #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Denied(denied) => Some(denied.retry_after()),
@@ -42,7 +41,6 @@ impl WaitError {
     }
 
     /// Returns the denial, or `None` if there was none.
-    #[must_use]
     pub fn denied(&self) -> Option<&Denied> {
         match self {
             Self::Denied(denied) => Some(denied),

@@ -125,14 +125,14 @@ async fn wait_in_order<S>(
         if counted.is_none() {
             return Err(Ended::TooManyWaiters(max_waiters, denied));
         }
-        let known = denied.take().map(|denied| denied.in_log(index));
-        let place = waiting.join(log, ticket, waiter, known);
+        let known = denied.take().map(|denied| denied.part(|it| it == index));
+        let mut place = waiting.join(log, ticket, waiter, known);
         while denied.is_none() {
             match place.turn() {
                 Turn::GiveUp(behind) => return Err(gives_up(store, check, index, behind).await),
-                Turn::Wait(None) => place.woken().await,
+                Turn::Wait(None) => place.waiter.wake.notified().await,
                 Turn::Wait(Some(at)) => {
-                    let _ = timeout_at(at, place.woken()).await;
+                    let _ = timeout_at(at, place.waiter.wake.notified()).await;
                 }
                 Turn::Check => {
                     check = again().map_err(Ended::Stopped)?;
@@ -142,15 +142,15 @@ async fn wait_in_order<S>(
                     }
                     match decide_or_cancel(store, check.clone(), deadline).await? {
                         Decision::Admitted(admitted) => {
-                            place.leave_admitted();
+                            place.is_admitted = true;
                             return Ok(admitted);
                         }
                         Decision::Denied(now) => {
                             let index = longest_full(&now);
                             let now = worth_a_wait(now, None)?;
-                            let is_here = check.logs[index] == *place.log();
+                            let is_here = check.logs[index] == place.log;
                             if is_here {
-                                place.deny(now.in_log(index));
+                                place.deny(now.part(|it| it == index));
                             }
                             // Its own denial, which is reported already.
                             let now = worth_a_wait(now, deadline)?;

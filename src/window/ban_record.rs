@@ -45,7 +45,6 @@ pub enum Strike {
 impl BanRecord {
     /// Creates a record from what Redis keeps: the ban, the end of the last episode, and the timestamps
     /// of the strikes, oldest first.
-    #[cfg(feature = "redis")]
     pub(crate) fn from_redis(
         (until_us, level, reason): (u64, u64, String),
         episode_until_us: u64,

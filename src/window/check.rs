@@ -1,7 +1,7 @@
 //! [`Check`]: a request for a decision.
 
-#[cfg(feature = "redis")]
-use std::{borrow::Cow, num::NonZeroU32};
+use std::borrow::Cow;
+use std::num::NonZeroU32;
 
 use smallvec::SmallVec;
 use uuid::Uuid;
@@ -90,7 +90,6 @@ impl Check {
     }
 
     /// Returns the logs. No log occurs twice.
-    #[must_use]
     pub fn logs(&self) -> &[LogId] {
         &self.logs
     }
@@ -108,7 +107,6 @@ impl Check {
     }
 
     /// Returns the check with the same cost in each log.
-    #[cfg(any(feature = "redis", test))]
     pub(crate) fn at_cost(&self, cost: u32) -> Self {
         Self { cost, costs: Box::default(), ..self.clone() }
     }
@@ -127,7 +125,6 @@ impl Check {
 
     /// Returns the check with the limits of one of several `instances` that decide independently, or
     /// `None` if the cost is above such a limit.
-    #[cfg(feature = "redis")]
     pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Option<Cow<'_, Self>> {
         if instances == NonZeroU32::MIN {
             return Some(Cow::Borrowed(self));

@@ -68,13 +68,11 @@ impl Decision {
     }
 
     /// Returns whether the request was admitted.
-    #[must_use]
     pub fn is_admitted(&self) -> bool {
         matches!(self, Self::Admitted(_))
     }
 
     /// Returns the admission, or `None` if the request was denied.
-    #[must_use]
     pub fn admitted(&self) -> Option<&Admitted> {
         match self {
             Self::Admitted(admitted) => Some(admitted),
@@ -83,7 +81,6 @@ impl Decision {
     }
 
     /// Returns the denial, or `None` if the request was admitted.
-    #[must_use]
     pub fn denied(&self) -> Option<&Denied> {
         match self {
             Self::Admitted(_) => None,
@@ -92,13 +89,11 @@ impl Decision {
     }
 
     /// Returns what decided: the store, or its replacement during an outage.
-    #[must_use]
     pub fn decided_by(&self) -> DecidedBy {
         self.usage().decided.outcome.decided_by
     }
 
     /// Returns the state of the logs after the decision.
-    #[must_use]
     pub fn usage(&self) -> &Usage {
         match self {
             Self::Admitted(Admitted { usage }) | Self::Denied(Denied { usage }) => usage,
@@ -114,13 +109,11 @@ pub struct Admitted {
 
 impl Admitted {
     /// Returns how many more requests fit now: the lowest remaining number of all quotas.
-    #[must_use]
     pub fn remaining(&self) -> u32 {
         self.usage.remaining()
     }
 
     /// Returns the identity of the request.
-    #[must_use]
     pub fn id(&self) -> Uuid {
         self.usage.check().id
     }
@@ -129,13 +122,11 @@ impl Admitted {
     ///
     /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. An
     /// admission by [`FailurePolicy::Open`](crate::FailurePolicy::Open) has none.
-    #[must_use]
     pub fn timestamp(&self) -> Option<Duration> {
         self.usage.decided.outcome.timestamp
     }
 
     /// Returns the state of the logs after they recorded the request.
-    #[must_use]
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -166,13 +157,11 @@ impl Denied {
     /// let milliseconds = retry_after.as_micros().div_ceil(1_000);
     /// # assert_eq!(milliseconds, 2);
     /// ```
-    #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.usage.retry_after()
     }
 
     /// Returns the time of the denial, on the store's clock, see [`Admitted::timestamp`].
-    #[must_use]
     pub fn timestamp(&self) -> Option<Duration> {
         self.usage.decided.outcome.timestamp
     }
@@ -183,7 +172,6 @@ impl Denied {
     /// as another request is over, which may be sooner or much later than [`Denied::retry_after`] says. That is when
     /// the first lease ends, if nobody renews it, or, after a wait, when the caller would have looked again. Try
     /// again after a pause that grows.
-    #[must_use]
     pub fn has_known_wait(&self) -> bool {
         let is_unknown = |(log, outcome): (&LogId, &LogOutcome)| {
             log.policy.counts() == Counts::InFlight && outcome.is_full()
@@ -205,7 +193,6 @@ impl Denied {
     }
 
     /// Returns the state of the logs.
-    #[must_use]
     pub fn usage(&self) -> &Usage {
         &self.usage
     }
@@ -214,12 +201,13 @@ impl Denied {
         self.usage.check()
     }
 
-    /// Returns the denial as it would be if the request had only the log of this index.
-    pub(crate) fn in_log(&self, index: usize) -> Self {
+    /// Returns the denial as it would be if the request had some of its logs only.
+    pub(crate) fn part(&self, has: impl Fn(usize) -> bool) -> Self {
         let Decided { check, outcome } = &*self.usage.decided;
-        let mut alone = Outcome::new(false, [outcome.logs()[index].clone()]);
-        (alone.timestamp, alone.decided_by) = (outcome.timestamp, outcome.decided_by);
-        Self { usage: Usage::new(check.part(|it| it == index), alone) }
+        let logs = outcome.logs().iter().enumerate().filter(|(index, _)| has(*index));
+        let mut part = Outcome::new(false, logs.map(|(_, log)| log.clone()));
+        (part.timestamp, part.decided_by) = (outcome.timestamp, outcome.decided_by);
+        Self { usage: Usage::new(check.part(has), part) }
     }
 
     /// Makes the waits longer by one random part of a time.
@@ -302,7 +290,6 @@ impl Usage {
     }
 
     /// Returns how many more requests fit: the lowest remaining number of all quotas.
-    #[must_use]
     pub fn remaining(&self) -> u32 {
         self.quotas().map(|(_, _, state)| state.remaining()).min().unwrap_or(0)
     }
@@ -312,14 +299,12 @@ impl Usage {
     ///
     /// It is zero for every admission, even one that took the last place: a check does not compute
     /// the wait of the next request. A ban counts like a full log.
-    #[must_use]
     pub fn retry_after(&self) -> Duration {
         let waits = self.decided.outcome.logs().iter().map(LogOutcome::wait_us);
         Duration::from_micros(waits.max().unwrap_or(0))
     }
 
     /// Returns the remaining length of the longest ban, or `None` if no key is banned.
-    #[must_use]
     pub fn banned_for(&self) -> Option<Duration> {
         let remaining = self.decided.outcome.logs().iter().map(|log| log.ban().remaining_us);
         remaining.max().filter(|us| *us > 0).map(Duration::from_micros)

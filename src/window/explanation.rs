@@ -94,7 +94,6 @@ impl Explanation {
     /// any order. `timestamp` is the present time on the store's clock.
     ///
     /// For authors of a [`Store`](crate::store::Store).
-    #[must_use]
     pub fn new(
         log: &LogId,
         cost: u32,
@@ -135,7 +134,6 @@ impl Explanation {
     /// Sets the ban record of the key. Defaults to none.
     ///
     /// For authors of a [`Store`](crate::store::Store).
-    #[must_use]
     pub fn with_ban(mut self, mut ban: BanExplanation) -> Self {
         ban.strikes.truncate(MAX_LISTED);
         self.ban = Some(ban);

@@ -25,13 +25,11 @@ pub struct LogId {
 
 impl LogId {
     /// Creates the identity of the log of a key under a policy.
-    #[must_use]
     pub fn new(policy: Arc<Policy>, key: impl Into<Key>) -> Self {
         Self { policy, key: key.into(), value: None }
     }
 
     /// Sets the value of a request whose policy counts [distinct](Policy::distinct) values. Other policies ignore it.
-    #[must_use]
     pub fn with_value(mut self, value: impl Into<Key>) -> Self {
         self.value = Some(Box::new(value.into().entry_id()));
         self
@@ -40,7 +38,6 @@ impl LogId {
     /// Returns the entry of a request whose policy counts [distinct](Policy::distinct) values: a hash of its value. It
     /// is no part of the identity, so a check has one value for a log: if it has the log twice, the first value
     /// counts.
-    #[must_use]
     pub fn value(&self) -> Option<Uuid> {
         self.value.as_deref().copied()
     }
@@ -99,7 +96,6 @@ pub struct LogCost {
 
 impl LogCost {
     /// Creates a log with a cost.
-    #[must_use]
     pub fn new(log: LogId, cost: u32) -> Self {
         Self { log, cost }
     }
@@ -121,7 +117,6 @@ impl LogCost {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn value(mut self, value: impl Into<Key>) -> Self {
         self.log = self.log.with_value(value);
         self

@@ -24,25 +24,18 @@ pub struct Outcome {
 
 impl Outcome {
     /// Creates an outcome with one [`LogOutcome`] for each log, in the order of the check's logs.
-    #[must_use]
     pub fn new(admitted: bool, logs: impl IntoIterator<Item = LogOutcome>) -> Self {
-        Self::from_logs(admitted, logs.into_iter().collect())
-    }
-
-    /// Creates an outcome from logs that are collected, for the hot path.
-    pub(crate) fn from_logs(admitted: bool, logs: SmallVec<[LogOutcome; 2]>) -> Self {
+        let logs = logs.into_iter().collect();
         Self { admitted, timestamp: None, decided_by: DecidedBy::default(), logs }
     }
 
     /// Sets the timestamp of the decision, on the store's clock. Defaults to none.
-    #[must_use]
     pub fn with_timestamp(mut self, timestamp: Duration) -> Self {
         self.timestamp = Some(timestamp);
         self
     }
 
     /// Returns the outcome of each log, in the order of the check's logs.
-    #[must_use]
     pub fn logs(&self) -> &[LogOutcome] {
         &self.logs
     }
@@ -68,13 +61,11 @@ pub struct LogOutcome {
 impl LogOutcome {
     /// Creates the outcome of a log without a ban, with the state of each of its policy's
     /// [`quotas`](Policy::quotas), in their order.
-    #[must_use]
     pub fn new(quotas: impl IntoIterator<Item = QuotaState>) -> Self {
         Self { quotas: quotas.into_iter().collect(), is_read: true, ban: BanState::default() }
     }
 
     /// Sets the ban of the log's key. Defaults to none.
-    #[must_use]
     pub fn with_ban(mut self, ban: BanState) -> Self {
         self.ban = ban;
         self
@@ -95,31 +86,26 @@ impl LogOutcome {
     /// those of an empty log.
     ///
     /// A denial that a `RedisStore` repeats from memory has read only the logs that deny the request.
-    #[must_use]
     pub fn is_read(&self) -> bool {
         self.is_read
     }
 
     /// Returns the state of each of the policy's quotas after the decision, in their order.
-    #[must_use]
     pub fn quotas(&self) -> &[QuotaState] {
         &self.quotas
     }
 
     /// Returns the ban of the log's key.
-    #[must_use]
     pub fn ban(&self) -> BanState {
         self.ban
     }
 
     /// Returns whether a quota has no room for the request.
-    #[must_use]
     pub fn is_full(&self) -> bool {
         self.quotas().iter().any(QuotaState::is_full)
     }
 
     /// Returns whether the log denies the request: it is full, or its key is banned.
-    #[must_use]
     pub fn denies(&self) -> bool {
         self.ban.is_banned() || self.is_full()
     }

@@ -19,20 +19,17 @@ pub struct QuotaState {
 impl QuotaState {
     /// Creates a state from its parts, see the methods of the same names. Lengths of time are
     /// truncated to whole microseconds.
-    #[must_use]
     pub fn new(remaining: u32, wait: Duration, reset: Duration) -> Self {
         Self { remaining, wait_us: micros(wait), reset_us: micros(reset) }
     }
 
     /// Returns how many places are free.
-    #[must_use]
     pub const fn remaining(&self) -> u32 {
         self.remaining
     }
 
     /// Returns how long until there is room for the check's cost in this log: zero if there was room when the
     /// store decided.
-    #[must_use]
     pub const fn wait(&self) -> Duration {
         Duration::from_micros(self.wait_us)
     }
@@ -40,13 +37,11 @@ impl QuotaState {
     /// Returns how long until the oldest entry leaves the window: zero if the window holds no entry.
     ///
     /// A store may return zero unless [`Check::wants_reset`](super::Check::wants_reset) is set.
-    #[must_use]
     pub const fn reset(&self) -> Duration {
         Duration::from_micros(self.reset_us)
     }
 
     /// Returns whether there was no room for the check's cost in this log.
-    #[must_use]
     pub const fn is_full(&self) -> bool {
         self.wait_us > 0
     }
@@ -73,7 +68,6 @@ pub struct BanState {
 impl BanState {
     /// Creates a state from the remaining length of the ban, zero if there is none, and the effect of
     /// the check on the key's strikes.
-    #[must_use]
     pub fn new(remaining: Duration, strike: Strike) -> Self {
         Self { remaining_us: micros(remaining), strike, episode_us: 0 }
     }
@@ -96,19 +90,16 @@ impl BanState {
     }
 
     /// Returns the remaining length of the ban, zero if there is none.
-    #[must_use]
     pub const fn remaining(&self) -> Duration {
         Duration::from_micros(self.remaining_us)
     }
 
     /// Returns the effect of the check on the key's strikes.
-    #[must_use]
     pub const fn strike(&self) -> Strike {
         self.strike
     }
 
     /// Returns whether the key is banned.
-    #[must_use]
     pub const fn is_banned(&self) -> bool {
         self.remaining_us > 0
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use test_support::Redis;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{BanCursor, Bans, Limiter, Penalty, Policy, Quota};
+use tower_sliding_window::{Bans, Limiter, Penalty, Policy, Quota};
 
 use crate::policy;
 
@@ -22,11 +22,11 @@ async fn pages_show_each_ban_once(store: impl Store + Clone) {
         assert!(limiter.check(format!("honest-{user}")).await.unwrap().is_admitted());
         bans.impose(user.to_string(), minute, "by hand").await.unwrap();
     }
-    let (mut cursor, mut users, mut pages) = (BanCursor::default(), BTreeSet::new(), 0);
+    let (mut cursor, mut users, mut pages) = (0, BTreeSet::new(), 0);
     loop {
         let page = bans.page(cursor, 30).await.unwrap();
         for (user, ban) in page.bans {
-            assert_eq!(ban.reason(), "by hand");
+            assert_eq!(ban.reason, "by hand");
             users.insert(String::from_utf8(user.as_bytes().to_vec()).unwrap());
         }
         pages += 1;
@@ -36,20 +36,18 @@ async fn pages_show_each_ban_once(store: impl Store + Clone) {
     assert_eq!(users, (0..500).map(|user| user.to_string()).collect());
     assert!((8..=50).contains(&pages), "{pages} pages");
     let mut listed: Vec<_> = bans.list().await.unwrap();
-    assert!(listed.is_sorted_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining())));
+    assert!(listed.is_sorted_by_key(|(_, ban)| std::cmp::Reverse(ban.remaining)));
     listed.sort_by(|one, other| one.0.cmp(&other.0));
     listed.dedup_by(|one, other| one.0 == other.0);
     assert_eq!(listed.len(), 500);
 
     for count in [0, 1, 20, 100] {
-        let page = bans.page(BanCursor::default(), count).await.unwrap();
+        let page = bans.page(0, count).await.unwrap();
         let few = count.max(1)..=count + 30;
         assert!(few.contains(&page.bans.len()), "{} for {count}", page.bans.len());
     }
-    let page = bans.page(BanCursor::default(), usize::MAX).await.unwrap();
+    let page = bans.page(0, usize::MAX).await.unwrap();
     assert_eq!((page.bans.len(), page.next), (500, None));
-    let error = "-1".parse::<BanCursor>().unwrap_err().to_string();
-    assert!(error.contains("\"-1\""), "{error}");
 }
 
 #[tokio::test]
@@ -62,7 +60,7 @@ async fn list_of_bans_is_few_round_trips() {
     }
     put.exec_async(&mut redis.connection().await).await.unwrap();
     let bans = Bans::new(policy(), redis.store().await);
-    assert_eq!(bans.get("user-7").await.unwrap().unwrap().reason(), "x");
+    assert_eq!(bans.get("user-7").await.unwrap().unwrap().reason, "x");
     let reads = async || -> u64 {
         let stats: String = redis.run(&["INFO", "stats"]).await;
         let reads = stats.lines().find_map(|line| line.strip_prefix("total_reads_processed:"));
@@ -82,7 +80,7 @@ async fn page_covers_a_part_of_a_large_database() {
     redis.run::<()>(&["EVAL", script, "0"]).await;
     let bans = Bans::new(policy(), redis.store().await);
     bans.impose("alice", Duration::from_secs(60), "").await.unwrap();
-    let (mut cursor, mut pages, mut found) = (BanCursor::default(), 0, 0);
+    let (mut cursor, mut pages, mut found) = (0, 0, 0);
     loop {
         let page = bans.page(cursor, 10).await.unwrap();
         (pages, found) = (pages + 1, found + page.bans.len());

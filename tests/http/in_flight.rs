@@ -73,7 +73,7 @@ async fn place_is_free_with_the_last_frame_and_not_before() {
     // What a response costs: its bytes, and 100 if it has not ended by itself.
     let tokens = Policy::new("tokens").quota(Quota::per_minute(1_000)).budget();
     let cost = |end: ResponseEnd<'_>| {
-        Some(u32::try_from(end.bytes()).ok()? + if end.is_complete() { 0 } else { 100 })
+        Some(u32::try_from(end.bytes).ok()? + if end.is_complete { 0 } else { 100 })
     };
     for (method, version, length, body, frames, expected) in [
         (Method::GET, Version::HTTP_2, 0, Body::empty(), 0, 0),

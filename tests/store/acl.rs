@@ -53,7 +53,7 @@ async fn on_a_cluster_and_nothing_else() {
     }
     let theirs = redis::Client::open(urls[0].clone()).unwrap();
     let servers = RedisServers::cluster(urls).unwrap();
-    all_but_the_list(servers.clone()).await;
+    let _ = all_but_the_list(servers.clone()).await;
     let (slot, from) = cluster.slot("limiter:{=carol}:user:1m").await;
     cluster.begin_to_move(slot, from, (from + 1) % 3).await;
     let store = patient().prefix("limiter").connect(servers).await.unwrap();

@@ -36,7 +36,7 @@ async fn each_call_reports_its_script_its_time_and_how_many_share_it() {
     let seconds = admissions();
     assert_eq!(seconds.len(), 4);
     assert!(seconds.iter().all(|it| (1e-6..10.0).contains(it)), "{seconds:?}");
-    assert_eq!(recorded.samples(&call_seconds("settle", "ok")).len(), 1);
+    assert_eq!(recorded.samples(&call_seconds("reconcile", "ok")).len(), 1);
     assert_eq!(recorded.samples(&call_seconds("reset", "ok")).len(), 1);
     assert_eq!(recorded.samples(ADMIT_BATCHES), [1.0; 4]);
 

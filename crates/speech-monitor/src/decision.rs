@@ -95,9 +95,9 @@ pub struct Mute {
 impl Mute {
     pub(crate) fn of(ban: &Ban) -> Self {
         // Without the identity of the message.
-        let reason = ban.reason();
-        let reason = reason.rsplit_once(" by ").map_or(reason, |(reason, _)| reason).to_owned();
-        Self { reason, remaining: ban.remaining() }
+        let reason = ban.reason.rsplit_once(" by ").map_or(&*ban.reason, |(reason, _)| reason);
+        let reason = reason.to_owned();
+        Self { reason, remaining: ban.remaining }
     }
 
     /// Returns why the sender is muted: the rule and what triggered it, such as

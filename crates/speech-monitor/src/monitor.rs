@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Ban, BanCursor, Bans, Decision, Key, Limiter, MemoryStore, Penalty, Policy, PolicyHandle,
-    Quota, RedisStore, StoreError,
+    Ban, Bans, Decision, Key, Limiter, MemoryStore, Penalty, Policy, PolicyHandle, Quota,
+    RedisStore, StoreError,
 };
 
 use crate::decision::{MANUAL, Message, Mute, MuteEvent, SpeechDecision, reason};
@@ -232,10 +232,10 @@ impl SpeechMonitor {
         let (sender, sent, muted) = (mute.sender.clone(), Instant::now(), mute.muted);
         match self.bans.impose_if_longer(sender.clone(), mute.length, &mute.reason).await {
             Ok(ban) => {
-                if ban.is_new() {
-                    self.report(&sender, &ban, ban.lengthens(), mute.length, sent).await;
+                if ban.is_new {
+                    self.report(&sender, &ban, ban.lengthens, mute.length, sent).await;
                 }
-                Ok(decision(ban.remaining()))
+                Ok(decision(ban.remaining))
             }
             Err(error) => {
                 // Only Redis loses replies, and it has a runtime.
@@ -260,7 +260,7 @@ impl SpeechMonitor {
             let asked = Instant::now();
             match self.bans.get(mute.sender.clone()).await {
                 Ok(Some(ban)) => {
-                    if ban.reason() == mute.reason {
+                    if ban.reason == mute.reason {
                         let lengthened = !mute.muted.is_zero();
                         self.report(&mute.sender, &ban, lengthened, mute.length, asked).await;
                     }
@@ -294,7 +294,7 @@ impl SpeechMonitor {
             }
         }
         // Until no later than the ban, on the clock of Redis.
-        let remaining = ban.remaining().saturating_sub(sent.elapsed());
+        let remaining = ban.remaining.saturating_sub(sent.elapsed());
         self.logs.note(sender, length, remaining).await;
     }
 
@@ -324,8 +324,8 @@ impl SpeechMonitor {
         let sender = sender.into();
         let sent = Instant::now();
         let ban = self.bans.impose(sender.clone(), duration, MANUAL).await?;
-        if ban.is_new() {
-            self.report(&sender, &ban, ban.lengthens(), duration, sent).await;
+        if ban.is_new {
+            self.report(&sender, &ban, ban.lengthens, duration, sent).await;
         }
         Ok(Mute::of(&ban))
     }
@@ -351,9 +351,9 @@ impl SpeechMonitor {
     /// [`StoreError::Unsupported`] on a Cluster, and any other [`StoreError`] if the store fails.
     pub async fn mutes(
         &self,
-        cursor: BanCursor,
+        cursor: u64,
         count: usize,
-    ) -> Result<(Vec<(Key, Mute)>, Option<BanCursor>), StoreError> {
+    ) -> Result<(Vec<(Key, Mute)>, Option<u64>), StoreError> {
         let page = self.bans.page(cursor, count).await?;
         Ok((page.bans.iter().map(|(key, ban)| (key.clone(), Mute::of(ban))).collect(), page.next))
     }

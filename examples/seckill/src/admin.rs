@@ -49,7 +49,7 @@ pub(crate) fn routes(
 /// level debug only.
 fn audit(event: &BanEvent) {
     let (what, key, reason) = match event {
-        BanEvent::Imposed { key, ban, .. } => ("imposed", key, ban.reason()),
+        BanEvent::Imposed { key, ban, .. } => ("imposed", key, &*ban.reason),
         BanEvent::Lifted { key, .. } => ("lifted", key, ""),
         _ => return,
     };
@@ -68,8 +68,8 @@ fn user(path: PathText) -> Result<UserId, Problem> {
 
 /// Shows a ban in a response.
 fn shown_ban(user: &str, ban: &Ban) -> Value {
-    let remaining = whole_seconds(ban.remaining());
-    json!({ "user": user, "remaining_seconds": remaining, "reason": ban.reason() })
+    let remaining = whole_seconds(ban.remaining);
+    json!({ "user": user, "remaining_seconds": remaining, "reason": ban.reason })
 }
 
 /// Responds with a page of the bans, and with the cursor of the next page, if there is one.

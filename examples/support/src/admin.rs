@@ -2,9 +2,7 @@
 //! carries a token. A page of another site in the operator's browser does not have the token, also if its
 //! name leads here.
 
-use std::fmt::Display;
 use std::net::SocketAddr;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
@@ -188,25 +186,26 @@ fn metrics() -> Result<Router, metrics_exporter_prometheus::BuildError> {
 
 /// The query `?cursor=...&limit=...` of a list.
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct PageQuery {
-    cursor: Option<String>,
-    limit: Option<usize>,
+    cursor: u64,
+    limit: usize,
+}
+
+impl Default for PageQuery {
+    fn default() -> Self {
+        Self { cursor: 0, limit: 100 }
+    }
 }
 
 impl PageQuery {
     /// Returns where the page begins, and about how many rows it is to have: up to a thousand, and a
     /// hundred unless the query says it. Or a 400 if it names no page.
-    pub fn read<C>(query: Result<Query<Self>, QueryRejection>) -> Result<(C, usize), Problem>
-    where
-        C: FromStr<Err: Display> + Default,
-    {
+    pub fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(u64, usize), Problem> {
         let page =
             query.map_err(|why| why.body_text()).and_then(|Query(Self { cursor, limit })| {
-                let limit = Some(limit.unwrap_or(100)).filter(|limit| (1..=1000).contains(limit));
-                let cursor = cursor.map_or(Ok(C::default()), |cursor| cursor.parse());
-                let limit = limit.ok_or("the limit is out of range")?;
-                Ok((cursor.map_err(|why: C::Err| why.to_string())?, limit))
+                let is_in_range = (1..=1000).contains(&limit);
+                is_in_range.then_some((cursor, limit)).ok_or("the limit is out of range".to_owned())
             });
         page.map_err(|why| {
             let title = "The query names no page of the list";
@@ -218,7 +217,7 @@ impl PageQuery {
 }
 
 /// Returns a page of the list `name`, with the cursor of the next page if there is one.
-pub fn page(name: &str, rows: Vec<Value>, next: Option<impl Display>) -> Json<Value> {
+pub fn page(name: &str, rows: Vec<Value>, next: Option<u64>) -> Json<Value> {
     let mut page = json!({ name: rows });
     if let Some(next) = next {
         page["next"] = next.to_string().into();

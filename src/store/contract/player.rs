@@ -276,7 +276,7 @@ impl<'a> Player<'a> {
         let remaining = Duration::from_micros(record.wait_us(now_us));
         let reason = if remaining.is_zero() { "" } else { &record.reason };
         let expected = (remaining, reason.to_owned());
-        same(expected, ban.map(|ban| (ban.remaining(), ban.reason().to_owned())))
+        same(expected, ban.map(|ban| (ban.remaining, ban.reason)))
     }
 }
 

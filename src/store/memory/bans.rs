@@ -13,7 +13,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
 use crate::store::slots::{Hashed, SHARDS};
-use crate::store::{Ban, BanCursor, BanPage};
+use crate::store::{Ban, BanPage};
 use crate::time::micros;
 use crate::window::{BanRecord, LogId};
 
@@ -160,15 +160,10 @@ impl MemoryStore {
         self.with_ban_record(log, lift).unwrap_or(false)
     }
 
-    pub(super) fn page_of_bans(
-        &self,
-        policy: &Arc<Policy>,
-        cursor: BanCursor,
-        count: usize,
-    ) -> BanPage {
+    pub(super) fn page_of_bans(&self, policy: &Arc<Policy>, cursor: u64, count: usize) -> BanPage {
         // A position is the number of the shard, and in the low half that of the slot, which a record keeps.
-        let first_shard = usize::try_from(cursor.position() >> 32).unwrap_or(SHARDS);
-        let mut first_slot = cursor.position() as u32;
+        let first_shard = usize::try_from(cursor >> 32).unwrap_or(SHARDS);
+        let mut first_slot = cursor as u32;
         let (mut found, mut visited) = (Vec::new(), 0);
         for number in first_shard..SHARDS {
             let shard = self.0.lock(number);
@@ -176,7 +171,7 @@ impl MemoryStore {
             for slot in first_slot..shard.bans.end() {
                 if found.len() >= count.max(1) || visited >= SLOTS_PER_PAGE {
                     let position = (number as u64) << 32 | u64::from(slot);
-                    return BanPage::new(found, Some(BanCursor::new(position)));
+                    return BanPage::new(found, Some(position));
                 }
                 visited += 1;
                 let is_it = |stored: &&StoredBan| stored.policy.base_name() == policy.base_name();
@@ -233,7 +228,7 @@ mod tests {
         for number in 0..100_u32 {
             bans.impose(number, SECOND, "").await.unwrap();
         }
-        let (mut next, mut read) = (Some(BanCursor::default()), Vec::new());
+        let (mut next, mut read) = (Some(0), Vec::new());
         while let Some(cursor) = next {
             assert!(read.len() < 1_000, "the last page is never read");
             let page = bans.page(cursor, 7).await.unwrap();
@@ -290,7 +285,7 @@ mod tests {
                             drop(store.impose_ban(&log, Duration::from_millis(1), "", false));
                         }
                         1 => drop(store.lift_ban(&one)),
-                        2 => drop(store.page_of_bans(&policy, BanCursor::default(), 10)),
+                        2 => drop(store.page_of_bans(&policy, 0, 10)),
                         3 => [one, two].iter().for_each(|log| store.reset_here(log)),
                         _ => {
                             let _ = store.decide(&crate::window::Check::new([one, two]), true);

@@ -45,7 +45,7 @@ impl Inner {
             let (shard, hash) = locked.shard(index);
             let slot = shard.find(hash, log);
             slots.push(slot);
-            let entries = slot.map_or(&shard::EMPTY, |slot| &shard.log(slot).entries);
+            let entries = slot.map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
             if check.repeated && !log.policy.refreshes() {
                 let retention_us = log.policy.retention_us();
                 recorded_us = recorded_us.or_else(|| entries.find(id, now_us, retention_us));
@@ -53,7 +53,7 @@ impl Inner {
             outcomes.push(entries.outcome(log, id, now_us, check.cost_in(index)));
         }
         let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
-        let mut outcome = Outcome::from_logs(true, outcomes);
+        let mut outcome = Outcome::new(true, outcomes);
         outcome.timestamp = Some(timestamp);
         if recorded_us.is_some() {
             for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::quotas_mut) {
@@ -78,7 +78,7 @@ impl Inner {
             let Some(slot) = shard.find(hash, log) else { continue };
             for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                 let wait_us = state.wait_us;
-                *state = shard.log(slot).entries.state(now_us, *quota, 1);
+                *state = shard.logs[slot].entries.state(now_us, *quota, 1);
                 state.wait_us = wait_us;
             }
         }
@@ -165,13 +165,14 @@ impl Inner {
                 continue;
             }
             let (shard, hash) = locked.shard(index);
-            let slot = slot.unwrap_or_else(|| self.insert(shard, hash, log, at_us, loss));
+            let slot = slot.unwrap_or_else(|| {
+                let slot = shard.insert(hash, log, at_us, loss, &self.hasher);
+                self.note_due(shard.logs.due_us(slot));
+                slot
+            });
             let entry = Entry { at_us, id: log.entry_id(check.id) };
-            if check.repeated || log.policy.refreshes() {
-                shard.log_mut(slot).restore(entry, at_us, log.kept_cost(cost));
-            } else {
-                shard.log_mut(slot).add(entry, at_us, log.kept_cost(cost));
-            }
+            let is_new = !check.repeated && !log.policy.refreshes();
+            shard.logs[slot].add(entry, at_us, log.kept_cost(cost), is_new);
         }
         Ok(())
     }

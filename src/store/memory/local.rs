@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::MemoryStore;
+use super::shard::StoredLog;
 use crate::error::StoreError;
 use crate::time::micros;
 use crate::window::{Check, Cost, Entry, LogId, LogOutcome};
@@ -42,33 +43,31 @@ impl MemoryStore {
         outcome.is_ok_and(|outcome| outcome.logs().iter().any(LogOutcome::denies))
     }
 
+    /// Reads or changes a log with the present time, if there is one.
+    fn with_log<T>(&self, log: &LogId, act: impl FnOnce(&mut StoredLog, u64) -> T) -> Option<T> {
+        let (hash, mut shard) = self.0.lock_one(log);
+        let slot = shard.find(hash, log)?;
+        Some(act(&mut shard.logs[slot], self.0.now_us()))
+    }
+
     /// Returns whether a request is recorded in all of its logs.
     pub(in crate::store) fn holds(&self, check: &Check) -> bool {
         check.logs.iter().all(|log| {
-            let (hash, shard) = self.0.lock_one(log);
-            let slot = shard.find(hash, log);
-            let retention_us = log.policy.retention_us();
-            slot.is_some_and(|slot| {
-                let id = log.entry_id(check.id);
-                shard.log(slot).entries.find(id, self.0.now_us(), retention_us).is_some()
-            })
+            let (id, retention_us) = (log.entry_id(check.id), log.policy.retention_us());
+            let find = |it: &mut StoredLog, now_us| it.entries.find(id, now_us, retention_us);
+            self.with_log(log, find).flatten().is_some()
         })
     }
 
     /// Returns whether Redis may have lost a log: the number of losses is higher than when Redis was last
     /// known to have it.
     pub(in crate::store) fn has_unseen_loss(&self, log: &LogId, losses: u64) -> bool {
-        let (hash, shard) = self.0.lock_one(log);
-        shard.find(hash, log).is_some_and(|slot| shard.log(slot).loss < losses)
+        self.with_log(log, |stored, _| stored.loss < losses).unwrap_or(false)
     }
 
     /// Takes note that Redis may have lost a log.
     pub(in crate::store) fn see_loss(&self, log: &LogId, losses: u64) {
-        let (hash, mut shard) = self.0.lock_one(log);
-        if let Some(slot) = shard.find(hash, log) {
-            let stored = shard.log_mut(slot);
-            stored.loss = stored.loss.max(losses);
-        }
+        self.with_log(log, |stored, _| stored.loss = stored.loss.max(losses));
     }
 
     /// Returns a part of a log: the requests after the timestamp `after_us` that take about `most` places,
@@ -83,7 +82,7 @@ impl MemoryStore {
         let (hash, shard) = self.0.lock_one(log);
         let Some(slot) = shard.find(hash, log) else { return (Vec::new(), None) };
         let now_us = self.0.now_us();
-        let entries = shard.log(slot).entries.live_costs(now_us, log.policy.retention_us());
+        let entries = shard.logs[slot].entries.live_costs(now_us, log.policy.retention_us());
         let is_after = |(entry, _): &(Entry, Cost)| after_us.is_none_or(|it| entry.at_us > it);
         let (mut requests, mut last_us) = (Vec::new(), None);
         for (entry, cost) in entries.filter(is_after) {
@@ -99,11 +98,8 @@ impl MemoryStore {
 
     /// Removes the requests of a log up to an instant, after another process has reset it.
     pub(in crate::store) fn forget_until(&self, log: &LogId, instant: Instant) {
-        let (hash, mut shard) = self.0.lock_one(log);
         let reset_us = micros(instant.saturating_duration_since(self.0.epoch));
-        if let Some(slot) = shard.find(hash, log) {
-            shard.log_mut(slot).entries.remove_until(reset_us);
-        }
+        self.with_log(log, |stored, _| stored.entries.remove_until(reset_us));
     }
 
     pub(in crate::store) fn ban_snapshot(&self, log: &LogId) -> Option<BanSnapshot> {

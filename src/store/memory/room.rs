@@ -8,7 +8,6 @@ use super::shard::Shard;
 use crate::error::StoreError;
 use crate::store::slots::SHARDS;
 use crate::telemetry;
-use crate::window::LogId;
 
 impl Inner {
     /// Calls `act`. If it fails for lack of room, drops all expired logs and calls it once more.
@@ -67,20 +66,6 @@ impl Inner {
         if due_us < self.due_us.load(Ordering::Relaxed) {
             self.due_us.fetch_min(due_us, Ordering::Relaxed);
         }
-    }
-
-    /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
-    pub(super) fn insert(
-        &self,
-        shard: &mut Shard,
-        hash: u64,
-        log: &LogId,
-        at_us: u64,
-        loss: u64,
-    ) -> u32 {
-        let slot = shard.insert(hash, log, at_us, loss, &self.hasher);
-        self.note_due(shard.due_us(slot));
-        slot
     }
 
     pub(super) fn reserve(&self, more: usize) -> bool {

@@ -27,14 +27,14 @@ impl StoredLog {
         self.key[..] == *log.key.as_bytes() && self.policy.shares_logs_with(&log.policy)
     }
 
-    pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: Option<u32>) {
+    /// Adds an entry, which `is_new` unless the log may have it.
+    pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: Option<u32>, is_new: bool) {
         self.entries.remove_expired(now_us, self.policy.retention_us());
-        self.entries.add(entry, cost);
-    }
-
-    pub(super) fn restore(&mut self, entry: Entry, now_us: u64, cost: Option<u32>) {
-        self.entries.remove_expired(now_us, self.policy.retention_us());
-        self.entries.restore(entry, cost);
+        if is_new {
+            self.entries.add(entry, cost);
+        } else {
+            self.entries.restore(entry, cost);
+        }
     }
 
     pub(super) fn is_expired(&self, now_us: u64) -> bool {
@@ -65,21 +65,8 @@ impl Shard {
         self.logs.find(hash, |stored| stored.is(log))
     }
 
-    pub(super) fn log(&self, slot: u32) -> &StoredLog {
-        &self.logs[slot]
-    }
-
-    pub(super) fn log_mut(&mut self, slot: u32) -> &mut StoredLog {
-        &mut self.logs[slot]
-    }
-
     pub(super) fn next_due_us(&self) -> u64 {
         self.logs.next_due_us().min(self.bans.next_due_us())
-    }
-
-    /// Returns when a log comes due. It is not later than the expiry, unless the newest entry was cancelled.
-    pub(super) fn due_us(&self, slot: u32) -> u64 {
-        self.logs.due_us(slot)
     }
 
     /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
@@ -97,7 +84,8 @@ impl Shard {
         self.logs.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us, hasher)
     }
 
-    /// Sets when a log comes due after it has changed. If its newest entry was removed, that is sooner.
+    /// Sets when a log comes due after it has changed. If its newest entry was removed, that is sooner. It is not later
+    /// than the expiry otherwise.
     pub(super) fn set_due(&mut self, slot: u32) {
         let expires_us = self.logs[slot].expires_us();
         if expires_us < self.logs.due_us(slot) {

@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::Policy;
 use crate::redis::{Client, read};
-use crate::store::{Ban, BanCursor, BanPage};
+use crate::store::{Ban, BanPage};
 use crate::window::LogId;
 
 /// When a ban was seen that is imposed now.
@@ -67,7 +67,7 @@ impl Inner {
     pub(super) async fn bans(
         &self,
         policy: &Arc<Policy>,
-        cursor: BanCursor,
+        cursor: u64,
         count: usize,
     ) -> Result<BanPage, StoreError> {
         if self.client.is_cluster() {
@@ -76,7 +76,7 @@ impl Inner {
         }
         let (keys, name) = (self.client.keys(), format!("{}:ban", policy.base_name()));
         let (pattern, count) = (keys.pattern(&name), count.max(1));
-        let (mut position, mut step, mut covered) = (cursor.position(), 0, 0);
+        let (mut position, mut step, mut covered) = (cursor, 0, 0);
         let (mut seen, mut bans) = (HashSet::new(), Vec::new());
         loop {
             // Where most keys have the name, a large step would find more than the page needs.
@@ -93,7 +93,7 @@ impl Inner {
             let records = records.filter(|(_, key)| seen.insert(key.clone())).collect();
             bans.extend(read_bans(&self.client, records).await?);
             if bans.len() >= count || position == 0 || covered >= MAX_PER_PAGE {
-                return Ok(BanPage::new(bans, (position > 0).then(|| BanCursor::new(position))));
+                return Ok(BanPage::new(bans, Some(position).filter(|it| *it > 0)));
             }
         }
     }

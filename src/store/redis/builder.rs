@@ -186,7 +186,6 @@ impl RedisStoreBuilder {
         let max_age = if self.deny_cache { self.deny_cache_max_age } else { Duration::ZERO };
         let inner = Inner {
             checks: Batch::new(client.clone()),
-            settlements: Batch::new(client.clone()),
             reconciles: Batch::new(client.clone()),
             client,
             denials: Denials::new(self.deny_cache_capacity, max_age),

@@ -57,7 +57,7 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
             logs[*index] = log.clone();
         }
     }
-    let mut merged = Outcome::from_logs(admitted, logs);
+    let mut merged = Outcome::new(admitted, logs);
     merged.timestamp = timestamp;
     merged
 }
@@ -179,7 +179,7 @@ impl Inner {
     async fn cancel_parts(&self, parts: impl Iterator<Item = &Part>) -> bool {
         let mut is_done = true;
         for part in parts {
-            is_done &= self.settle_in_redis(part.check.clone(), 0).await.is_ok();
+            is_done &= self.settle(&part.check, 0).await.is_ok();
         }
         is_done
     }
@@ -196,13 +196,5 @@ impl Inner {
         let mut outcome = merge(check, &parts, outcomes);
         outcome.admitted = outcome.fits();
         Ok(outcome)
-    }
-
-    pub(super) async fn settle(&self, check: &Arc<Check>, cost: u32) -> Result<bool, StoreError> {
-        let mut was_there = false;
-        for part in &self.parts(check) {
-            was_there |= self.settle_in_redis(part.check.clone(), cost).await?;
-        }
-        Ok(was_there)
     }
 }

@@ -14,11 +14,6 @@ use crate::error::StoreError;
 use crate::telemetry::{self, Fill, JOURNAL};
 use crate::window::{Check, LogId};
 
-/// How long after a failed write no check waits for another one. The background task tries again sooner,
-/// unless there are very many logs. On a Cluster a single node may fail, and the requests of its logs must
-/// not each wait for a timeout.
-const RETRY_PAUSE: Duration = Duration::from_millis(750);
-
 /// What a process knows of a request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -77,14 +72,6 @@ struct Unwritten {
     has_ban: bool,
     /// The result of the writer. Closed when the writer is gone, also if its task was dropped.
     writing: Option<watch::Receiver<WriteResult>>,
-    failed: Option<Failed>,
-}
-
-#[derive(Clone, Copy)]
-struct Failed {
-    at: Instant,
-    /// The number of connections then.
-    connections: u64,
 }
 
 /// How much of a log was written since a loss.
@@ -94,17 +81,6 @@ pub(super) struct Whole {
     pub(super) loss: u64,
     /// The timestamp of the last entry that was written.
     pub(super) after_us: Option<u64>,
-}
-
-/// What a caller has to do before it checks a log.
-pub(super) enum Claim {
-    /// Redis knows all.
-    Nothing,
-    Write(Writer),
-    /// Another caller writes. Its result is to be waited for.
-    Wait(watch::Receiver<WriteResult>),
-    /// The last write has just failed, and no check waits for the next one.
-    Failing,
 }
 
 /// The right to write to one log, and what to write.
@@ -271,42 +247,29 @@ impl State {
         self.drop_if_empty(log);
     }
 
-    /// Claims the write of a log, with requests that take up to `most` places.
+    /// Claims the write of a log, with up to `most` requests. Returns where the result will be, and the writer unless
+    /// another caller writes. Returns `None` if Redis knows all.
     pub(super) fn claim(
         &mut self,
         log: &LogId,
         most: usize,
         now: Instant,
-        connections: u64,
-    ) -> Claim {
-        let Some(unwritten) = self.logs.get_mut(log) else { return Claim::Nothing };
-        if let Some(failed) = unwritten.failed
-            && failed.connections == connections
-            && (now.saturating_duration_since(failed.at) < RETRY_PAUSE
-                || unwritten.is_being_written())
-        {
-            return Claim::Failing;
-        }
-        self.claim_again(log, most, now)
-    }
-
-    /// Claims the write of a log, also if the last one has just failed.
-    pub(super) fn claim_again(&mut self, log: &LogId, most: usize, now: Instant) -> Claim {
-        let Some(unwritten) = self.logs.get_mut(log) else { return Claim::Nothing };
+    ) -> Option<(watch::Receiver<WriteResult>, Option<Writer>)> {
+        let unwritten = self.logs.get_mut(log)?;
         if let Some(result) = unwritten.writing.as_ref().filter(|_| unwritten.is_being_written()) {
-            return Claim::Wait(result.clone());
+            return Some((result.clone(), None));
         }
         unwritten.writing = None;
         self.requests -= unwritten.drop_expired(log, now, &mut self.lost);
         if unwritten.is_empty() {
             self.logs.remove(log);
-            return Claim::Nothing;
+            return None;
         }
         let requests = unwritten.requests.iter().take(most).map(|(id, it)| (*id, *it)).collect();
         let (result, writing) = watch::channel(None);
-        unwritten.writing = Some(writing);
+        unwritten.writing = Some(writing.clone());
         let (whole, has_ban) = (unwritten.whole, unwritten.has_ban);
-        Claim::Write(Writer { log: log.clone(), requests, whole, has_ban, result })
+        Some((writing, Some(Writer { log: log.clone(), requests, whole, has_ban, result })))
     }
 
     /// Ends the work of a writer. If it has succeeded, drops what it has written, except what has changed
@@ -316,11 +279,9 @@ impl State {
         writer: &Writer,
         result: &Result<(), StoreError>,
         next: Option<Whole>,
-        connections: u64,
     ) {
         if let Some(unwritten) = self.logs.get_mut(&writer.log) {
             unwritten.writing = None;
-            unwritten.failed = result.is_err().then(|| Failed { at: Instant::now(), connections });
             if result.is_ok() {
                 for (id, request) in &writer.requests {
                     if unwritten.requests.get(id) == Some(request) {

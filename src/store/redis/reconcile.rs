@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::journal::{Claim, Origin, Request, State, Whole, WriteResult, Writer};
+use super::journal::{Origin, Request, State, Whole, WriteResult, Writer};
 use super::requests::{self, ReconcileRequest};
 use super::{Inner, RedisStore};
 use crate::error::StoreError;
@@ -29,7 +29,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 // # Interleavings
 //
 // - A check arrives while its log is being written. It waits for the writer and then goes to Redis. If
-//   that takes longer than a second, or the last write has just failed, it is decided here instead.
+//   that takes longer than a second, or the write fails, it is decided here instead.
 // - A request is cancelled or settled while its admission is being written. Its state in the journal
 //   changes, so it stays there, and is written again. Test: `admission_being_written_is_settled`.
 // - A request is cancelled while its whole log is being written. The journal has it too, and what it says
@@ -56,10 +56,7 @@ impl RedisStore {
         let end = Instant::now() + LONGEST_WAIT;
         for log in logs {
             loop {
-                let connections = self.0.health.connections();
-                let claim =
-                    |state: &mut State| state.claim(log, MOST_PLACES, Instant::now(), connections);
-                let Some(mut result) = self.write(claim)? else { break };
+                let Some(mut result) = self.write(log) else { break };
                 match timeout_at(end, result.wait_for(Option::is_some)).await {
                     Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
                     // It takes too long, or the runtime of the writer has ended.
@@ -70,22 +67,15 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Starts a write in a task of its own if it was claimed. Returns where its result will be, or that of another
-    /// write.
-    fn write(
-        &self,
-        claim: impl FnOnce(&mut State) -> Claim,
-    ) -> Result<Option<watch::Receiver<WriteResult>>, StoreError> {
-        match self.0.journal.with(claim) {
-            Claim::Nothing => Ok(None),
-            Claim::Failing => Err(StoreError::Unavailable),
-            Claim::Wait(result) => Ok(Some(result)),
-            Claim::Write(writer) => {
-                let result = writer.result.subscribe();
-                tokio::spawn(self.clone().run(writer));
-                Ok(Some(result))
-            }
+    /// Starts a write of a log in a task of its own, unless there is one. Returns where its result will be, or `None` if
+    /// there is nothing to write.
+    fn write(&self, log: &LogId) -> Option<watch::Receiver<WriteResult>> {
+        let claim = self.0.journal.with(|state| state.claim(log, MOST_PLACES, Instant::now()));
+        let (result, writer) = claim?;
+        if let Some(writer) = writer {
+            tokio::spawn(self.clone().run(writer));
         }
+        Some(result)
     }
 
     /// Starts the background task if there is something to write and no task.
@@ -107,9 +97,7 @@ impl RedisStore {
                 return self.0.journal.report_lost();
             }
             for logs in logs.chunks(MOST_LOGS) {
-                let write =
-                    |log| self.write(|state| state.claim_again(log, MOST_PLACES, Instant::now()));
-                let writes: Vec<_> = logs.iter().filter_map(|log| write(log).ok()?).collect();
+                let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
                 // Logs that Redis can't use delay no other.
                 let (mut was_written, mut has_failed) = (false, false);
                 for mut write in writes {
@@ -128,13 +116,11 @@ impl RedisStore {
     }
 
     async fn run(self, writer: Writer) {
-        // From before: a connection that is made meanwhile can make good what fails.
-        let connections = self.0.health.connections();
         let (result, next) = match self.0.write(&writer).await {
             Ok(next) => (Ok(()), next),
             Err(error) => (Err(error), None),
         };
-        self.0.journal.with(|state| state.finish(&writer, &result, next, connections));
+        self.0.journal.with(|state| state.finish(&writer, &result, next));
     }
 }
 

@@ -140,7 +140,7 @@ impl CheckRequest {
             outcome.set_ban(BanState { remaining_us, strike, episode_us });
         }
         let at_us = if state == 2 { numbers.next_unsigned()? } else { now_us };
-        Ok(Outcome::from_logs(state > 0, logs).with_timestamp(Duration::from_micros(at_us)))
+        Ok(Outcome::new(state > 0, logs).with_timestamp(Duration::from_micros(at_us)))
     }
 }
 
@@ -211,62 +211,6 @@ impl BatchedRequest for CheckRequest {
     }
 }
 
-/// A request to `settle.lua`.
-pub(super) struct SettleRequest {
-    pub(super) check: Arc<Check>,
-    pub(super) cost: u32,
-}
-
-impl BatchedRequest for SettleRequest {
-    /// How many logs had the request.
-    type Reply = u64;
-
-    type Shape = ();
-
-    fn script(scripts: &'static Scripts) -> &'static Script {
-        &scripts.settle
-    }
-
-    fn places(&self) -> usize {
-        self.check.logs.len()
-    }
-
-    fn shape(&self) {}
-
-    fn log(&self) -> Option<&LogId> {
-        self.logs().next().map(|(log, ..)| log)
-    }
-
-    fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>) {
-        names.extend(self.logs().map(|(log, ..)| keys.log(log)));
-    }
-
-    fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd) {
-        for request in requests {
-            command.arg(request.logs().count());
-            for (log, initial, cost) in request.logs() {
-                command.arg(&entry(log, request.check.id, initial)[..]);
-                command.arg(cost).arg(log.policy.retention_us());
-            }
-        }
-    }
-
-    fn replies<'a>(
-        requests: impl Iterator<Item = &'a Self>,
-        replies: Replies<'_>,
-    ) -> Result<Vec<Result<u64, StoreError>>, StoreError> {
-        replies.read_each(requests, |_, live, _| Ok(live.unsigned_abs()))
-    }
-}
-
-impl SettleRequest {
-    /// The logs that change, each with what the request took at first and what it takes from now on.
-    fn logs(&self) -> impl Iterator<Item = (&LogId, u32, u32)> {
-        let costs = self.check.costs();
-        costs.filter_map(|(log, initial)| Some((log, initial, log.settled_cost(self.cost)?)))
-    }
-}
-
 /// A request to `reconcile.lua`: what this process knows of a log.
 pub(super) struct ReconcileRequest {
     pub(super) log: LogId,
@@ -277,8 +221,17 @@ pub(super) struct ReconcileRequest {
 
 /// The reply of `reconcile.lua`.
 pub(super) struct Reconciled {
+    /// Whether the log had one of the requests.
+    pub(super) had: bool,
     /// How long ago the log was last reset, if a process may know of requests from before.
     pub(super) reset: Option<Duration>,
+}
+
+impl ReconcileRequest {
+    /// Returns whether a reset of the log matters.
+    fn has_mark(&self) -> bool {
+        self.requests.iter().any(|(_, request)| request.origin != Origin::Kept)
+    }
 }
 
 impl BatchedRequest for ReconcileRequest {
@@ -301,7 +254,8 @@ impl BatchedRequest for ReconcileRequest {
     }
 
     fn add_keys(&self, keys: &Keys, names: &mut Vec<Vec<u8>>) {
-        names.extend([keys.log(&self.log), keys.reset_mark(&self.log)]);
+        names.push(keys.log(&self.log));
+        names.extend(self.has_mark().then(|| keys.reset_mark(&self.log)));
     }
 
     fn add_arguments<'a>(requests: impl Iterator<Item = &'a Self> + Clone, command: &mut Cmd) {
@@ -311,7 +265,8 @@ impl BatchedRequest for ReconcileRequest {
         let now = Instant::now();
         for request in requests {
             command.arg(request.log.policy.retention_us());
-            command.arg(counts_number(&request.log)).arg(request.requests.len());
+            command.arg(counts_number(&request.log)).arg(u8::from(request.has_mark()));
+            command.arg(request.requests.len());
             for (id, Request { initial, places, at, origin }) in &request.requests {
                 let age_us = micros(now.saturating_duration_since(*at));
                 command.arg(&entry(&request.log, *id, *initial)[..]).arg(places).arg(age_us);
@@ -328,9 +283,9 @@ impl BatchedRequest for ReconcileRequest {
         requests: impl Iterator<Item = &'a Self>,
         replies: Replies<'_>,
     ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
-        replies.read_each(requests, |_, _added, numbers| {
+        replies.read_each(requests, |_, had, numbers| {
             let reset = u64::try_from(numbers.next()?).ok().map(Duration::from_micros);
-            Ok(Reconciled { reset })
+            Ok(Reconciled { had: had > 0, reset })
         })
     }
 }
