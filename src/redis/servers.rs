@@ -56,7 +56,9 @@ impl RedisServers {
 
     /// Uses the master that the Sentinels at these URLs watch under a name.
     ///
-    /// After a failover the store connects to the new master.
+    /// After a failover the store connects to the new master. While it is used it asks all Sentinels once a second, by
+    /// `SENTINEL GET-MASTER-ADDR-BY-NAME`, and leaves a master as soon as more than half of them name another one. So
+    /// give it all of them.
     ///
     /// # Errors
     ///
