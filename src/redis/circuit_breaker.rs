@@ -209,7 +209,7 @@ impl CircuitBreaker {
         result
     }
 
-    pub(super) fn is_connected(self: &Arc<Self>) -> bool {
+    pub(super) fn is_connected(&self) -> bool {
         self.state.borrow().ready().is_some()
     }
 

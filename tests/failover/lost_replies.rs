@@ -1,20 +1,13 @@
 //! A check whose reply is lost is sent again under its own identity and counts once.
 
-use std::time::Duration;
-
 use test_support::fault;
 use test_support::fault::Fault;
 use test_support::proxy::Proxy;
-use test_support::{Redis, admit};
+use test_support::{Redis, admit, patient_store};
 use tokio::time::Instant;
-use tower_sliding_window::{FailurePolicy, Limiter, Quota, RedisStore};
+use tower_sliding_window::{FailurePolicy, Limiter, Quota};
 
 use crate::{Far, user};
-
-async fn behind(proxy: &Proxy, timeout: Duration) -> RedisStore {
-    let builder = RedisStore::builder().response_timeout(timeout);
-    builder.connect(proxy.url()).await.unwrap()
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_reply_counts_once() {
@@ -25,7 +18,7 @@ async fn lost_reply_counts_once() {
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..TASKS {
         let proxy = Proxy::to(redis.port()).await;
-        let store = behind(&proxy, Duration::from_secs(10)).await;
+        let store = patient_store(proxy.url()).await;
         tasks.spawn(async move {
             let limiter = Limiter::new(Quota::per_hour(LOSSES + 1), store);
             let user = format!("user-{task}");
@@ -77,7 +70,7 @@ async fn refused_request_keeps_no_place() {
 async fn repeated_check_gets_the_decision_of_the_first() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
-    let limiter = Limiter::new(Quota::per_hour(1), behind(&proxy, Duration::from_secs(10)).await);
+    let limiter = Limiter::new(Quota::per_hour(1), patient_store(proxy.url()).await);
     let lookups = async || redis.call_count("zscore").await;
     assert!(limiter.check("load the script").await.unwrap().is_admitted());
     assert_eq!(lookups().await, 0, "only a repeat looks the request up");

@@ -128,6 +128,19 @@ async fn unpolled_request_is_not_sent() {
     assert_eq!(sent.load(Ordering::SeqCst), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn decided_check_leaves_no_task() {
+    let admit = |_: &Check| {
+        StoreFuture::later(async {
+            sleep(Duration::from_millis(1)).await;
+            Ok(outcome(Duration::ZERO))
+        })
+    };
+    let layer = by_user(Quota::per_minute(9), StubStore(admit)).cancel_if(|_| false);
+    assert_eq!(status(&layer.layer(service_fn(ok)), "alice").await, OK);
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+}
+
 /// A store in this process has decided when the future is dropped: the request gives its place back.
 #[tokio::test(start_paused = true)]
 async fn unpolled_admission_gives_its_place_back() {

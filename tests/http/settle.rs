@@ -155,23 +155,6 @@ async fn stream<E: Send + 'static>(
 }
 
 #[tokio::test(start_paused = true)]
-async fn stream_is_settled_when_it_ends() {
-    let store = MemoryStore::new();
-    let (mut sender, mut body) =
-        stream::<Infallible>(layer(store.clone()).settle_from_body(0, sent)).await;
-    for _ in 0..30 {
-        sender.send_data(Bytes::from_static(b"0123456789")).await.unwrap();
-        body.frame().await.unwrap().unwrap();
-    }
-    assert_eq!(left(&store).await, (600, 9), "it holds the reservation until then");
-    drop(sender);
-    assert!(body.frame().await.is_none());
-    assert_eq!(left(&store).await, (700, 9), "before the body is dropped");
-    drop(body);
-    assert_eq!(left(&store).await, (700, 9));
-}
-
-#[tokio::test(start_paused = true)]
 async fn broken_off_stream_pays_what_was_sent() {
     for (fails, whole_only, expected) in
         [(false, false, 990), (false, true, 600), (true, false, 990), (true, true, 600)]
