@@ -30,7 +30,7 @@ impl Backoff {
         tokio::time::sleep(self.next_pause()).await;
     }
 
-    fn next_pause(&mut self) -> Duration {
+    pub(crate) fn next_pause(&mut self) -> Duration {
         let shortened = self.next - random_part(self.next / 2);
         self.next = (self.next * 2).min(self.longest);
         shortened

@@ -7,7 +7,7 @@ mod tests;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 ///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
 ///   while others arrive, a call waits for its own.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
-///   time, with growing pauses. An attempt succeeds when the server replies to a PING, and to a write.
+///   time, with growing pauses. An attempt succeeds when the server replies to a PING, and to a write. A connection
+///   that breaks at once, before it has brought a reply to a call, was no success either.
 ///
 /// # Interleavings
 ///
@@ -68,6 +69,8 @@ pub(crate) struct CircuitBreaker {
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
     mark: String,
+    /// The pauses before attempts to connect. They begin anew once a connection was of use.
+    backoff: Mutex<Backoff>,
 }
 
 enum State {
@@ -79,6 +82,8 @@ enum State {
         connection: Connection,
         number: u64,
         since: Instant,
+        /// How many calls had had a reply by then.
+        replies: u64,
     },
     /// The last attempt failed. Calls fail at once.
     Failed(Attempt),
@@ -152,6 +157,7 @@ impl CircuitBreaker {
             health,
             server: Mutex::default(),
             mark,
+            backoff: Mutex::new(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)),
         })
     }
 
@@ -285,7 +291,7 @@ impl CircuitBreaker {
                 is_idle
             });
         if is_first {
-            runtime.spawn(reconnect(Arc::downgrade(self), token));
+            runtime.spawn(reconnect(Arc::downgrade(self), token, false));
         }
     }
 
@@ -296,7 +302,8 @@ impl CircuitBreaker {
             if !matches!(state, State::Idle) {
                 self.health.record_failure();
             }
-            *state = State::Ready { connection, number, since: Instant::now() };
+            let (since, replies) = (Instant::now(), self.replies());
+            *state = State::Ready { connection, number, since, replies };
         });
         if self.is_reported.swap(false, Ordering::Relaxed) {
             self.health.forget_lost_connection();
@@ -358,21 +365,27 @@ impl CircuitBreaker {
         least_age: Duration,
         error: &StoreError,
     ) {
-        let token = Arc::new(());
-        let is_given_up = self.state.send_if_modified(|state| {
-            let is_it = matches!(state, State::Ready { number, since, .. }
-                if *number == failed && since.elapsed() >= least_age);
-            if is_it {
+        let (token, mut was_of_use) = (Arc::new(()), true);
+        let is_given_up = self.state.send_if_modified(|state| match state {
+            State::Ready { number, since, replies, .. }
+                if *number == failed && since.elapsed() >= least_age =>
+            {
                 self.health.record_failure();
-                *state = next(Attempt::new(&token));
+                was_of_use = self.replies() > *replies || since.elapsed() >= LONGEST_PAUSE;
+                let attempt = Attempt::new(&token);
+                *state = if was_of_use { next(attempt) } else { State::Failed(attempt) };
+                true
             }
-            is_it
+            _ => false,
         });
         if is_given_up {
-            if matches!(error, StoreError::Timeout) {
+            if matches!(error, StoreError::Timeout) || !was_of_use {
                 self.report_lost(error);
             }
-            tokio::spawn(reconnect(Arc::downgrade(self), token));
+            if was_of_use {
+                self.backoff().reset();
+            }
+            tokio::spawn(reconnect(Arc::downgrade(self), token, !was_of_use));
         }
     }
 
@@ -400,6 +413,10 @@ impl CircuitBreaker {
         });
     }
 
+    fn backoff(&self) -> MutexGuard<'_, Backoff> {
+        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reports once that there is no connection, also if there never was one.
     fn report_lost(&self, error: &StoreError) {
         if !self.is_reported.swap(true, Ordering::Relaxed) {
@@ -416,9 +433,15 @@ impl Drop for CircuitBreaker {
     }
 }
 
-async fn reconnect(breaker: Weak<CircuitBreaker>, token: Arc<()>) {
-    let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-    while let Some(breaker) = breaker.upgrade() {
+async fn reconnect(breaker: Weak<CircuitBreaker>, token: Arc<()>, mut pauses: bool) {
+    loop {
+        // The pause must not keep the circuit breaker alive.
+        if pauses {
+            let Some(pause) = breaker.upgrade().map(|it| it.backoff().next_pause()) else { return };
+            sleep(pause).await;
+        }
+        pauses = true;
+        let Some(breaker) = breaker.upgrade() else { return };
         let result = breaker.reconnect().await;
         if !breaker.state.borrow().is_of(&token) {
             return;
@@ -427,8 +450,5 @@ async fn reconnect(breaker: Weak<CircuitBreaker>, token: Arc<()>) {
             Ok(connection) => return breaker.set_ready(connection),
             Err(error) => breaker.set_failed(&error),
         }
-        // The pause must not keep the circuit breaker alive.
-        drop(breaker);
-        backoff.pause().await;
     }
 }

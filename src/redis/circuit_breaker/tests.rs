@@ -14,7 +14,7 @@ async fn breaker(server: &Redis, response_timeout: Duration) -> (Arc<CircuitBrea
 async fn call_ends_with_its_connection() {
     let server = Redis::start().await;
     let (breaker, connection) = breaker(&server, Duration::from_secs(600)).await;
-    let ready = State::Ready { connection, number: 0, since: Instant::now() };
+    let ready = State::Ready { connection, number: 0, since: Instant::now(), replies: 0 };
     breaker.state.send_replace(ready);
     let call = breaker.call(async |_| std::future::pending::<Result<(), _>>().await);
     let give_up = async { breaker.give_up(0, State::Failed, Duration::ZERO, &StoreError::Timeout) };
@@ -33,4 +33,35 @@ async fn wait_for_a_connection_has_a_deadline() {
     let call = breaker.call(async |_| Ok(()));
     let result = timeout(Duration::from_secs(5), call).await.expect("the call ends in time");
     assert!(matches!(result, Err(StoreError::Unavailable)), "nothing was sent: {result:?}");
+}
+
+/// Such as that of a user who may not run scripts on a proxy that closes the connection for it.
+#[tokio::test]
+async fn connection_that_breaks_at_each_call_is_made_ever_more_rarely() {
+    let server = Redis::start().await;
+    let (breaker, _) = breaker(&server, Duration::from_secs(600)).await;
+    let connections = async || -> u64 {
+        let info: redis::InfoDict = server.run(&["INFO", "stats"]).await;
+        info.get("total_connections_received").unwrap()
+    };
+    let breaks = || {
+        breaker.call(async |_| -> Result<(), _> {
+            Err(StoreError::Disconnected { message: "closed by the server".to_owned() })
+        })
+    };
+    let before = connections().await;
+    let end = Instant::now() + Duration::from_secs(1);
+    while Instant::now() < end {
+        assert!(breaks().await.is_err());
+        sleep(Duration::from_millis(1)).await;
+    }
+    let made = connections().await - before;
+    assert!((3..20).contains(&made), "{made} connections");
+    // One that is of use ends that.
+    while breaker.call(async |_| Ok(())).await.is_err() {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(breaks().await.is_err());
+    assert!(breaker.call(async |_| Ok(())).await.is_ok(), "it is made again at once");
+    assert!(breaker.backoff().next_pause() <= FIRST_PAUSE, "the pauses begin anew");
 }
