@@ -36,8 +36,8 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 ///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
 ///   while others arrive, a call waits for its own.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
-///   time, with growing pauses. An attempt succeeds when the server replies to a PING, and to a write. A connection
-///   that breaks at once, before it has brought a reply to a call, was no success either.
+///   time, with growing pauses. An attempt succeeds when the server replies to a PING, and to a write. The
+///   second connection in a row that breaks at once, before it has brought a reply to a call, was no success either.
 ///
 /// # Interleavings
 ///
@@ -69,6 +69,8 @@ pub(crate) struct CircuitBreaker {
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
     mark: String,
+    /// Whether the connection before broke at once.
+    was_useless: AtomicBool,
     /// The pauses before attempts to connect. They begin anew once a connection was of use.
     backoff: Mutex<Backoff>,
 }
@@ -157,6 +159,7 @@ impl CircuitBreaker {
             health,
             server: Mutex::default(),
             mark,
+            was_useless: AtomicBool::new(false),
             backoff: Mutex::new(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)),
         })
     }
@@ -365,27 +368,29 @@ impl CircuitBreaker {
         least_age: Duration,
         error: &StoreError,
     ) {
-        let (token, mut was_of_use) = (Arc::new(()), true);
+        let (token, mut pauses) = (Arc::new(()), false);
         let is_given_up = self.state.send_if_modified(|state| match state {
             State::Ready { number, since, replies, .. }
                 if *number == failed && since.elapsed() >= least_age =>
             {
                 self.health.record_failure();
-                was_of_use = self.replies() > *replies || since.elapsed() >= LONGEST_PAUSE;
+                let was_of_use = self.replies() > *replies || since.elapsed() >= LONGEST_PAUSE;
+                // One may lose its first reply.
+                pauses = self.was_useless.swap(!was_of_use, Ordering::Relaxed) && !was_of_use;
                 let attempt = Attempt::new(&token);
-                *state = if was_of_use { next(attempt) } else { State::Failed(attempt) };
+                *state = if pauses { State::Failed(attempt) } else { next(attempt) };
                 true
             }
             _ => false,
         });
         if is_given_up {
-            if matches!(error, StoreError::Timeout) || !was_of_use {
+            if matches!(error, StoreError::Timeout) || pauses {
                 self.report_lost(error);
             }
-            if was_of_use {
+            if !pauses {
                 self.backoff().reset();
             }
-            tokio::spawn(reconnect(Arc::downgrade(self), token, !was_of_use));
+            tokio::spawn(reconnect(Arc::downgrade(self), token, pauses));
         }
     }
 
