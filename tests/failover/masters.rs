@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use test_support::{MASTER, Redis, Sentinel, admit, eventually};
 use tokio::time::sleep;
-use tower_sliding_window::DecidedBy;
 use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::{DecidedBy, Limiter};
 
 use crate::{LOG, limiter, store, until_redis_decides, user};
 
@@ -64,16 +64,18 @@ async fn server_whose_writes_are_paused_costs_one_wait() {
     until_redis_decides(&ours).await;
 }
 
-/// The Sentinels can't reach the old master. It may not write, because it has lost its replicas.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn old_master_without_replicas_is_left() {
+/// Returns an old master that is used, the new one that the Sentinel has named since, and who uses them.
+async fn replaced_master() -> (Redis, Redis, Sentinel, Limiter) {
     let (old, new) = (Redis::start().await, Redis::start().await);
     let sentinel = Sentinel::start(old.port()).await;
     let servers = RedisServers::sentinel([sentinel.server.url()], MASTER).unwrap();
     let ours = limiter(user(1_000), &store(servers).await);
     assert!(admit(&ours, "alice").await);
     sentinel.name(&new).await;
-    old.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    (old, new, sentinel, ours)
+}
+
+async fn new_master_decides(ours: &Limiter, new: &Redis) {
     eventually("the new master decides", async || {
         let decision = ours.check("alice").await.unwrap();
         decision.decided_by() == DecidedBy::Store && new.entries(LOG).await > 0
@@ -81,20 +83,19 @@ async fn old_master_without_replicas_is_left() {
     .await;
 }
 
+/// The Sentinels can't reach the old master. It may not write, because it has lost its replicas.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn old_master_without_replicas_is_left() {
+    let (old, new, _sentinel, ours) = replaced_master().await;
+    old.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    new_master_decides(&ours, &new).await;
+}
+
 /// The Sentinels can't reach the old master, which does not know that it was replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_master_that_does_not_know_is_left() {
-    let (old, new) = (Redis::start().await, Redis::start().await);
-    let sentinel = Sentinel::start(old.port()).await;
-    let servers = RedisServers::sentinel([sentinel.server.url()], MASTER).unwrap();
-    let ours = limiter(user(1_000), &store(servers).await);
-    assert!(admit(&ours, "alice").await);
-    sentinel.name(&new).await;
-    eventually("the new master decides", async || {
-        let decision = ours.check("alice").await.unwrap();
-        decision.decided_by() == DecidedBy::Store && new.entries(LOG).await > 0
-    })
-    .await;
+    let (old, new, _sentinel, ours) = replaced_master().await;
+    new_master_decides(&ours, &new).await;
     // What the old one has admitted counts.
     eventually("it knows of all", async || {
         let _ = ours.check("alice").await.unwrap();
@@ -103,7 +104,7 @@ async fn old_master_that_does_not_know_is_left() {
     .await;
 }
 
-/// One Sentinel of three still names the old master, and one hangs: what most of them name counts, at once.
+/// Two Sentinels of five still name the old master, and one of them hangs: what most of them name counts, at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_sentinel_does_not_lead_to_an_old_master() {
     let (old, new) = (Redis::start().await, Redis::start().await);
