@@ -11,6 +11,7 @@ mod cluster;
 #[cfg(feature = "redis-commands")]
 mod commands;
 mod connection;
+mod connector;
 mod health;
 mod keys;
 mod reply;

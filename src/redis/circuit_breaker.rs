@@ -16,7 +16,8 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::{Address, Connection, Connector, Server, read_mark};
+use super::connection::{Address, Connection};
+use super::connector::{Connector, Server, read_mark};
 use super::{Backoff, Health, reply};
 use crate::error::StoreError;
 

@@ -16,7 +16,8 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::connection::{Address, Certificates, Connection, Connector, at};
+use super::connection::{Address, Certificates, Connection, at};
+use super::connector::Connector;
 use super::reply::{self, read};
 use super::request::{Request, is_redirection};
 use super::{Backoff, Health, Keys, Pace};

@@ -7,7 +7,8 @@ use std::time::Duration;
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult};
 
 use super::cluster::Cluster;
-use super::connection::{Certificates, Connector};
+use super::connection::Certificates;
+use super::connector::Connector;
 use super::sentinel::Sentinel;
 use super::{Backend, CircuitBreaker, Health, Keys};
 use crate::error::StoreError;

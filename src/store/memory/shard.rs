@@ -84,8 +84,7 @@ impl Shard {
         self.logs.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us, hasher)
     }
 
-    /// Sets when a log comes due after it has changed. If its newest entry was removed, that is sooner. It is not later
-    /// than the expiry otherwise.
+    /// Keeps a log from coming due later than it expires, as it would after its newest entry was removed.
     pub(super) fn set_due(&mut self, slot: u32) {
         let expires_us = self.logs[slot].expires_us();
         if expires_us < self.logs.due_us(slot) {

@@ -1,0 +1,112 @@
+//! [`Connector`]: makes connections to a server, and finds out whether it still has its data.
+
+use redis::{Client, Pipeline, RedisResult};
+use uuid::Uuid;
+
+use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
+use super::scripts::Scripts;
+use super::sentinel::Sentinel;
+use crate::telemetry;
+
+pub(crate) enum Connector {
+    One(Box<Client>),
+    Sentinel(Sentinel),
+}
+
+impl Connector {
+    /// Connects to a server that replies, and finds out what tells whether it still has the data that it had. Warns if
+    /// it may evict data.
+    pub(super) async fn connect(&self, mark: &str) -> RedisResult<(Connection, Server)> {
+        let (mut connection, master) = match self {
+            Self::One(client) => (connect_to(client).await?, None),
+            Self::Sentinel(sentinel) => {
+                let (master, _) = sentinel.master().await?;
+                (connect_to(&sentinel.client(master.clone())?).await?, Some(master))
+            }
+        };
+        within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await?;
+        let mut commands = redis::pipe();
+        let scripts = Scripts::shipped();
+        for script in [&scripts.admit, &scripts.reconcile] {
+            // So that the first of many concurrent requests do not all find it missing.
+            commands.add_command(script.load()).ignore();
+        }
+        // A user of few rights may not all of that. A call whose script is missing sends the script along. A server that
+        // does not reply, as one whose writes are paused, decides nothing.
+        let replies = query_mark(&mut commands, mark, "all", &mut connection);
+        let (mark, info) = within(STEP_TIMEOUT, replies).await?;
+        if let (Some(memory), Some(policy)) =
+            (value(&info, "maxmemory"), value(&info, "maxmemory_policy"))
+            && memory != "0"
+            && policy != "noeviction"
+        {
+            telemetry::may_evict(policy);
+        }
+        // A server that does not tell either counts as another one.
+        let run_id = value(&info, "run_id").map(ToOwned::to_owned);
+        Ok((connection, Server { master, run_id, mark: mark.unwrap_or_default() }))
+    }
+
+    /// Returns the master that more than half of the Sentinels name, if there are any.
+    pub(super) async fn master(&self) -> Option<Address> {
+        match self {
+            Self::One(_) => None,
+            Self::Sentinel(sentinel) => {
+                let (master, is_agreed) = sentinel.master().await.ok()?;
+                is_agreed.then_some(master)
+            }
+        }
+    }
+
+    /// Returns the host and port of the server for messages, if it is known.
+    pub(super) fn address(&self) -> Option<String> {
+        match self {
+            Self::One(client) => Some(client.get_connection_info().addr().to_string()),
+            _ => None,
+        }
+    }
+}
+
+/// What tells whether a server still has the data that it had.
+#[derive(PartialEq, Eq)]
+pub(super) struct Server {
+    /// Where it is, if Sentinels named it.
+    pub(super) master: Option<Address>,
+    /// The identity of the process, if Redis tells it.
+    pub(super) run_id: Option<String>,
+    pub(super) mark: String,
+}
+
+/// Returns the mark that is lost when the data is, and makes one if there is none.
+pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisResult<String> {
+    query_mark(&mut redis::pipe(), name, "replication", connection).await?.0
+}
+
+/// Sends some commands whose replies do not matter, and returns the mark and a section of `INFO`.
+///
+/// A server that became a replica and then the master again has the mark from its master, but has lost what that one did
+/// not have. So the name that Redis gives to a history of writes is part of the mark. Redis changes it in such a
+/// case, and also an hour after a server has lost its last replica.
+async fn query_mark(
+    commands: &mut Pipeline,
+    name: &str,
+    section: &str,
+    connection: &mut Connection,
+) -> RedisResult<(RedisResult<String>, String)> {
+    /// In seconds. Each process renews it while it uses Redis.
+    const KEPT_FOR: u64 = 86_400;
+    let new = Uuid::new_v4().to_string();
+    commands.cmd("SET").arg(name).arg(new).arg("NX").arg("EX").arg(KEPT_FOR).ignore();
+    commands.cmd("GETEX").arg(name).arg("EX").arg(KEPT_FOR);
+    commands.cmd("INFO").arg(section).ignore_errors();
+    let (mark, info): (RedisResult<String>, RedisResult<String>) =
+        commands.query_async(connection).await?;
+    let info = info.unwrap_or_default();
+    let history = value(&info, "master_replid").unwrap_or_default();
+    Ok((mark.map(|mark| format!("{mark} {history}")), info))
+}
+
+/// Returns a value that `INFO` names.
+fn value<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+}
