@@ -24,7 +24,7 @@ within ten minutes is a ban of a minute, the next ban lasts an hour, and each on
   curl -i -X POST -H 'x-user-id: mallory' http://127.0.0.1:3000/orders
   curl http://127.0.0.1:3000/bans/mallory             shows a ban
   curl -X PUT http://127.0.0.1:3000/bans/mallory      imposes a ban of a day
-  curl -X DELETE http://127.0.0.1:3000/bans/mallory   lifts it";
+  curl -X DELETE http://127.0.0.1:3000/bans/mallory   lifts it, and begins anew";
 
 /// Put your authentication in front of these routes.
 async fn show(State(bans): State<Bans>, Path(user): Path<String>) -> Result<String, Failed> {
@@ -40,8 +40,9 @@ async fn impose(State(bans): State<Bans>, Path(user): Path<String>) -> Result<St
     Ok(format!("{} s left: {}\n", ban.remaining.as_secs(), ban.reason))
 }
 
+/// A ban that is only lifted would be back with the next request, which the full log denies.
 async fn lift(State(bans): State<Bans>, Path(user): Path<String>) -> Result<String, Failed> {
-    Ok(if bans.lift(user).await? { "lifted\n" } else { "not banned\n" }.to_owned())
+    Ok(if bans.pardon(user).await? { "lifted\n" } else { "not banned\n" }.to_owned())
 }
 
 struct Failed(StoreError);

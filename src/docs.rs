@@ -12,7 +12,7 @@
 //! - [Budgets of tokens or bytes](token_budgets): quotas for what a request turns out to have cost, with a
 //!   recipe for language models.
 //! - [Configuration](configuration): policies from a file that is read again while the program runs, and
-//!   the networks that addresses are counted by.
+//!   the networks that addresses are counted by. And tests with a paused clock.
 //! - [Why a key is denied](why_denied): the log of a key explained, and a quota tried
 //!   on live traffic.
 //! - [What to watch](watching): metrics, alerts, and the keys that are denied most.
@@ -76,6 +76,7 @@ pub mod recipes {
     //! | what to alert on, and who is denied most | [what to watch](super::watching) |
     //! | a new quota, tried on live traffic before it is enforced | [why a key is denied](super::why_denied#try-a-quota-before-you-enforce-it) |
     //! | quotas from a file that is read again while the program runs | [configuration](super::configuration) |
+    //! | a test that does not wait for the window | [a paused clock](super::configuration#tests-with-a-paused-clock) |
 
     #[doc = include_str!("docs/recipes/plans.md")]
     pub mod plans {}

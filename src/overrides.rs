@@ -127,7 +127,7 @@ impl Overrides {
     /// # Errors
     ///
     /// [`PolicyError::Renamed`] if the policy of the override has another name, whose logs would be
-    /// others. Then nothing has changed.
+    /// others, and [`PolicyError::NoQuota`] if it has no quota. Then nothing has changed.
     pub fn set(&self, key: impl Into<Key>, new: Override) -> Result<(), PolicyError> {
         let (key, policy) = (key.into(), self.policy_of(new)?);
         self.change(|by_key| {

@@ -243,6 +243,9 @@ impl Policy {
     /// requests. The cost is up to [`u32::MAX`], is one entry whatever it is, and can be settled later:
     /// [`Limiter::settle`](crate::Limiter::settle). A cost above 1 without a budget is an error.
     ///
+    /// A [`RedisStore`](crate::RedisStore) asks Redis about each request of a cost other than 1, also while it denies: a
+    /// quota of requests beside the budget bounds that.
+    ///
     /// ```
     /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
     ///

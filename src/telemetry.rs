@@ -124,6 +124,15 @@ pub(crate) fn store_lost(error: impl Display) {
     event!(warn, %error, "the store does not answer: the failure policy decides");
 }
 
+/// Warns of a Redis that replies with an error. A connection that works hides it from `sliding_window_store_available`.
+pub(crate) fn refused(code: &str) {
+    event!(
+        warn,
+        code,
+        "Redis refuses checks, and the failure policy decides: see its log, and for NOPERM the rights of its user"
+    );
+}
+
 pub(crate) fn store_found() {
     #[cfg(feature = "metrics")]
     metrics::gauge!("sliding_window_store_available").set(1.0);

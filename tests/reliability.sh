@@ -26,8 +26,9 @@ as you like. With `closed`, the client sees 503 with `Retry-After` where the pro
 requests are admitted there.
 
 The bounds are for one process with `local`. With several processes, each knows only its own admissions until the
-write-back. Until then, each admits its share of the quota, at least 1, in addition to what all have admitted before.
-Together that is less than twice the limit, if the limit is at least the number of instances and no instance restarts. The
+write-back. Until then, each admits its share of the quota, at least 1, in addition to what all have admitted before. With
+`local`, the share is the whole quota: N servers admit up to N times the limit. With `local:N` it is together less than
+twice the limit, if the limit is at least the number of instances and no instance restarts. The
 same holds for a failover that loses data which was not yet replicated: each process writes back to the new master what it
 knows of a key when the key is used again.
 

@@ -44,7 +44,8 @@ pub enum Rejection {
         fix: &'static str,
     },
     /// The store could not decide: 503. Or no store could ever admit the request: 429. Or a policy counts
-    /// distinct values and the rule has none, [`StoreError::NoValue`]: 500.
+    /// distinct values and the rule has none, [`StoreError::NoValue`], or a request costs more than 1 without a budget,
+    /// [`StoreError::NoBudget`]: 500.
     StoreFailed(StoreError),
 }
 
@@ -121,7 +122,7 @@ impl Rejection {
     /// | `InvalidKey` | 400 | 3, `INVALID_ARGUMENT` |
     /// | `KeyNotProvided` | 500 | 13, `INTERNAL` |
     /// | `StoreFailed`: the store could not decide | 503 | 14, `UNAVAILABLE` |
-    /// | `StoreFailed`: a policy counts distinct values, and the request has none | 500 | 13, `INTERNAL` |
+    /// | `StoreFailed`: a request without the value or the budget for its policies | 500 | 13, `INTERNAL` |
     /// | `StoreFailed`: a cost that no store admits | 429 | 8, `RESOURCE_EXHAUSTED`, with -1 as the pushback |
     ///
     /// A status that was set with [`on_ban`](super::SlidingWindowLayer::on_ban) or

@@ -52,6 +52,10 @@ pub fn peer_ip() -> IpExtractor {
 /// leftmost is the client. The key of an address is that of [`peer_ip`], and the server has to provide the
 /// peer's address in the same way.
 ///
+/// A trusted proxy that sends no `X-Forwarded-For` is itself the client, so all clients share its log, and nothing warns of
+/// it. nginx sends the header only with `proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;`. A proxy that connects
+/// through a Unix socket has no address: each request is a 500.
+///
 /// A proxy that is missing in `proxies` is itself the client, so all clients share its log. With the
 /// feature `tracing` there is one warning, if 100 of the first 1,000 requests have `X-Forwarded-For` or
 /// `Forwarded` and none came from a trusted proxy. A proxy on the same host may connect as `::1`: trust

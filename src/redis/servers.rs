@@ -16,7 +16,7 @@ use crate::error::StoreError;
 /// The Redis servers of a store: one server, the master that Sentinels name, or a cluster.
 ///
 /// A URL is `redis://[USERNAME][:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS with the
-/// feature `tls`. A string converts to the server at that URL. TLS uses the cryptography provider
+/// feature `tls`. In a password `/`, `@`, `#`, `?` and `%` are percent-encoded. A string converts to the server at that URL. TLS uses the cryptography provider
 /// that the process has installed in rustls, and installs ring if there is none.
 ///
 /// ```
@@ -24,7 +24,7 @@ use crate::error::StoreError;
 ///
 /// let one = RedisServers::try_from("redis://127.0.0.1:6379")?;
 /// let watched = RedisServers::sentinel(["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"], "shop")?;
-/// let cluster = RedisServers::cluster(["redis://10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
+/// let cluster = RedisServers::cluster(["redis://limiter:PASSWORD@10.0.0.1:6379", "redis://10.0.0.2:6379"])?;
 /// # Ok::<(), tower_sliding_window::StoreError>(())
 /// ```
 #[derive(Clone)]
@@ -81,7 +81,7 @@ impl RedisServers {
         })))
     }
 
-    /// Sets the username and password of the servers behind Sentinels. Defaults to none.
+    /// Sets the username and password of the servers behind Sentinels. Defaults to none. Their database is 0.
     ///
     /// The credentials in the first Sentinel's URL are for the Sentinels only. Without Sentinels
     /// this setting has no effect.
@@ -94,7 +94,7 @@ impl RedisServers {
 
     /// Uses the cluster that the nodes at these URLs belong to.
     ///
-    /// The store discovers the other nodes. Username and password are those of the first URL.
+    /// The store discovers the other nodes. Username, password and TLS are those of the first URL.
     ///
     /// # Errors
     ///

@@ -32,7 +32,8 @@ use crate::failure::FailurePolicy;
 use crate::policy::Policy;
 #[cfg(feature = "redis-commands")]
 use crate::redis::RedisCommands;
-use crate::redis::{Batch, Client, Health, RedisServers};
+use crate::redis::{Batch, Client, Health, Pace, RedisServers};
+use crate::telemetry;
 use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASON, Strike};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
@@ -42,7 +43,7 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 /// ## Behavior
 ///
 /// - A decision is one script call, atomic over all logs of the request. Requires Redis 6.2 or
-///   later, or Valkey.
+///   later, or Valkey 8.1 or later.
 /// - Concurrent checks share script calls, whatever their logs, quotas, costs and penalties: up to 32 at a time, each with
 ///   its own identity, time limit and repetition. A Redis key of the wrong type concerns no other check. On a Cluster
 ///   the checks for one node share calls. Such a call declares none of its keys, because they are in several slots. What
@@ -50,6 +51,7 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASO
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
 /// - A denial is repeated from memory for at most a second, see [`RedisStoreBuilder::deny_cache`]. For that second a
 ///   process may miss that another one has cancelled a request, reset the log or lifted the ban.
+/// - A Cluster has no list of all bans: [`Bans::page`](crate::Bans::page) is an error.
 /// - A check whose reply is lost is sent once more under the same identity, and counts once. A cancellation or
 ///   settlement that was begun is made, also if its caller leaves.
 /// - Keys of up to 128 bytes stand in Redis in clear. Longer ones are hashed, see [`Key`](crate::Key).
@@ -114,6 +116,8 @@ struct Inner {
     clock: StoreClock,
     /// How long a call is under way, as a write takes it.
     usual_delay: Duration,
+    /// When it was last warned that Redis refuses checks.
+    refusals: Pace,
 }
 
 impl RedisStore {
@@ -310,6 +314,11 @@ impl RedisStore {
         let inner = &*self.0;
         // First, so that an admission by Redis that ends meanwhile knows that it may not be the only one.
         inner.health.record_failure();
+        if let StoreError::Refused { code, .. } = &error
+            && inner.refusals.is_due(Duration::from_secs(1))
+        {
+            telemetry::refused(code);
+        }
         let result = self.decide_here(check, &error);
         let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
         // With the policy `Open` the request passes, so Redis may keep it, but not in some of its logs only.

@@ -7,9 +7,11 @@ use std::time::Duration;
 use test_support::acl::{May, make_user};
 use test_support::proxy::Proxy;
 use test_support::tls::{self, Certificates};
+use test_support::warnings::Warnings;
 use test_support::{Cluster, MASTER, Redis, Sentinel, eventually, patient};
 use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{Bans, FailurePolicy, Limiter, Policy, Quota, RedisStore};
+use uuid::Uuid;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -42,6 +44,21 @@ async fn on_one_server() {
     let url = make_user(&redis, May::DoAll).await;
     let bans = all_but_the_list(RedisServers::one(url).unwrap()).await;
     assert_eq!(bans.list().await.unwrap().len(), 1);
+}
+
+/// The connection works, so nothing else would show that each server decides alone.
+#[tokio::test]
+async fn another_prefix_than_the_users_is_warned_of() {
+    let redis = Redis::start().await;
+    let url = make_user(&redis, May::DoAll).await;
+    let (warnings, _listening) = Warnings::listen();
+    let limiter = Limiter::new(policy(), patient().connect(url).await.unwrap());
+    eventually("it is warned of", async || {
+        assert!(limiter.check(Uuid::new_v4().to_string()).await.unwrap().is_admitted());
+        warnings.lines().iter().any(|line| line.contains("NOPERM"))
+    })
+    .await;
+    assert_eq!(warnings.lines().len(), 1, "one a second: {:?}", warnings.lines());
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use super::journal::Journal;
 use super::{Inner, RedisStore};
 use crate::MemoryStore;
 use crate::error::StoreError;
-use crate::redis::{Batch, Client, Health, Keys, RedisServers, Scripts};
+use crate::redis::{Batch, Client, Health, Keys, Pace, RedisServers, Scripts};
 
 /// How long a call is under way, as a write takes it: it restores no request that is so little younger
 /// than a reset, because that may have come first. A write that takes longer cancels those.
@@ -21,13 +21,11 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 /// Settings of a [`RedisStore`].
 ///
 /// ```no_run
-/// use std::time::Duration;
 /// use tower_sliding_window::RedisStore;
 ///
 /// # async fn connect() -> Result<(), tower_sliding_window::StoreError> {
 /// let store = RedisStore::builder()
 ///     .prefix("shop")
-///     .response_timeout(Duration::from_millis(20))
 ///     .deny_cache_capacity(1_000_000)
 ///     .connect("redis://127.0.0.1:6379")
 ///     .await?;
@@ -194,6 +192,7 @@ impl RedisStoreBuilder {
             health,
             clock: StoreClock::new(),
             usual_delay: self.response_timeout.min(USUAL_DELAY),
+            refusals: Pace::new(),
         };
         Ok(RedisStore(Arc::new(inner)))
     }
