@@ -116,28 +116,3 @@ pub enum ParseFailurePolicyError {
         text: String,
     },
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_round_trips() {
-        for text in ["local", "local:2", "open", "closed"] {
-            assert_eq!(text.parse::<FailurePolicy>().unwrap().to_string(), text);
-        }
-        assert_eq!("local:1".parse(), Ok(FailurePolicy::default()));
-    }
-
-    #[test]
-    fn errors_name_the_wrong_part() {
-        for (text, part) in [("", "\"\" is not a failure"), ("fail", "\"fail\" is not a failure")] {
-            let error = text.parse::<FailurePolicy>().unwrap_err().to_string();
-            assert!(error.starts_with(part), "{error}");
-        }
-        for number in ["", "0", "-1", "x", "4294967296"] {
-            let error = format!("local:{number}").parse::<FailurePolicy>().unwrap_err();
-            assert_eq!(error, ParseFailurePolicyError::Instances { text: number.to_owned() });
-        }
-    }
-}

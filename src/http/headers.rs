@@ -146,21 +146,3 @@ impl Pair {
         Self { available: state.remaining(), window }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn retry_after_is_rounded_up_and_at_least_one() {
-        for (wait_us, seconds) in
-            [(0, "1"), (1, "1"), (1_000_000, "1"), (1_000_001, "2"), (36_999_999, "37")]
-                .into_iter()
-                .chain([(60_000_000, "60"), (60_000_001, "61"), (3_599_000_001, "3600")])
-        {
-            let mut headers = HeaderMap::new();
-            insert_retry_after(&mut headers, Duration::from_micros(wait_us));
-            assert_eq!(headers[RETRY_AFTER], seconds);
-        }
-    }
-}

@@ -9,7 +9,9 @@ use test_support::recorder::RecordedMetrics;
 use test_support::requests::{by_user, from_user, ok, send, status};
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::{Store, Strike};
-use tower_sliding_window::{Bans, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, key};
+use tower_sliding_window::{
+    Bans, Decision, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, key,
+};
 
 use crate::policy;
 
@@ -112,9 +114,14 @@ async fn shadow_records_no_strike_and_no_ban(store: impl Store + Clone) {
     let shadow = by_user(policy(), store.clone())
         .rule(other(), key::header("x-user-id"))
         .shadow(true)
-        .layer(service_fn(ok));
-    for _ in 0..5 {
-        assert_eq!(status(&shadow, "mallory").await, 200);
+        .layer(service_fn(async |request: Request<String>| {
+            let decision = request.extensions().get::<Decision>().map(Decision::is_admitted);
+            Ok::<_, Infallible>(Response::new(format!("{decision:?}")))
+        }));
+    for admitted in [true, true, false, false, false] {
+        let answer = send(&shadow, from_user("mallory")).await;
+        assert_eq!((answer.status.as_u16(), answer.retry_after()), (200, None));
+        assert_eq!(answer.body, format!("{:?}", Some(admitted)));
     }
     for policy in [policy(), other()] {
         let bans = Bans::new(policy.clone(), store.clone());

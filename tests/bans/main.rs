@@ -34,22 +34,7 @@ async fn provoke(limiter: &Limiter) -> Duration {
     banned.expect("how long")
 }
 
-test_support::on_every_store!(
-    each_window_of_denials_is_one_strike,
-    ban_outlasts_the_window_and_the_next_is_longer,
-);
-
-async fn each_window_of_denials_is_one_strike(store: impl Store) {
-    let limiter = Limiter::new(policy(), store);
-    assert_eq!(run_into(&limiter).await, (Strike::Counted, None));
-    for _ in 0..50 {
-        assert_eq!(run_into(&limiter).await, (Strike::None, None), "the same episode");
-    }
-    sleep(Duration::from_millis(1_050)).await;
-    let (strike, banned) = run_into(&limiter).await;
-    assert_eq!(strike, Strike::Banned);
-    assert!(banned.unwrap() > Duration::from_millis(1_500));
-}
+test_support::on_every_store!(ban_outlasts_the_window_and_the_next_is_longer);
 
 async fn ban_outlasts_the_window_and_the_next_is_longer(store: impl Store) {
     let limiter = Limiter::new(policy(), store);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::net::TcpListener;
-use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Status};
@@ -109,11 +108,15 @@ async fn each_rejection_has_a_grpc_status() {
 #[tokio::test(start_paused = true)]
 async fn long_wait_is_no_pushback() {
     let policy = Policy::new("user").quota(Quota::new(1, Duration::from_secs(30 * 86_400)));
-    let answer = nth(by_user(policy, MemoryStore::new()), 2, &["alice"]).await;
+    let service = by_user(policy, MemoryStore::new()).layer(service_fn(ok));
+    send(&service, grpc_request(GRPC, &["alice"])).await;
+    let nanoseconds = Duration::from_micros(1_500);
+    tokio::time::advance(nanoseconds).await;
+    let answer = send(&service, grpc_request(GRPC, &["alice"])).await;
     assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("-1"), "it has 32 bits");
     let status = Status::from_header_map(&answer.headers).unwrap();
     let delay = status.get_details_retry_info().unwrap().retry_delay;
-    assert_eq!(delay, Some(Duration::from_secs(30 * 86_400)));
+    assert_eq!(delay, Some(Duration::from_secs(30 * 86_400) - nanoseconds));
 }
 
 /// How long requests in flight take, nobody knows.
@@ -179,25 +182,11 @@ fn hourly(limit: u32) -> SlidingWindowLayer {
     by_user(Policy::new("user").quota(Quota::per_hour(limit)), MemoryStore::new())
 }
 
-async fn listen() -> (TcpListener, SocketAddr) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    (listener, address)
-}
-
-/// Serves a gRPC service with axum's server.
+/// Serves a gRPC service with tonic's server.
 async fn serve(layer: SlidingWindowLayer) -> SocketAddr {
     let (_, health) = health_reporter();
-    let grpc = Routes::new(health).prepare().into_axum_router();
-    let (listener, address) = listen().await;
-    tokio::spawn(async move { axum::serve(listener, grpc.layer(layer)).await });
-    address
-}
-
-/// Serves a gRPC service with tonic's server.
-async fn serve_tonic(layer: SlidingWindowLayer) -> SocketAddr {
-    let (_, health) = health_reporter();
-    let (listener, address) = listen().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
     let server = Server::builder().layer(layer).add_service(health);
     tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
     address
@@ -243,7 +232,7 @@ async fn cancel_if_sees_the_status_of_a_call() {
 async fn peer_address_of_a_tonic_server() {
     let policy = Policy::new("ip").quota(Quota::per_hour(1));
     let layer = SlidingWindowLayer::new(policy, key::peer_ip(), MemoryStore::new());
-    let server = serve_tonic(layer).await;
+    let server = serve(layer).await;
     for address in ["127.0.0.1", "127.0.0.2"] {
         let mut client = connect(server, address).await;
         assert_eq!(code(&mut client, "").await, Code::Ok);

@@ -183,20 +183,54 @@ proptest! {
 }
 
 #[test]
-fn a_policy_is_a_text_or_a_table() {
-    let bare: Policy = json(r#""2/1s,5/60s""#).unwrap();
-    assert_eq!((bare.name(), bare.to_string().as_str()), ("default", "2/1s,5/60s"));
-    let table = r#"{"name": "user", "quotas": ["5/60s", "2/1s"], "counts": "distinct", "penalty": "3/10m:1m,1h"}"#;
-    let whole = Policy::new("user")
-        .quota(Quota::per_second(2))
-        .quota(Quota::per_minute(5))
-        .distinct()
-        .penalty("3/10m:1m,1h".parse().unwrap());
-    assert_eq!(json::<Policy>(table).unwrap(), whole);
-    let set = "user = { quotas = '5/60s', penalty = 'manual' }\nip = '100/60s'";
-    let set = toml::<Policies>(set).unwrap().all();
-    assert_eq!(set[0].to_string(), "100/60s");
-    assert_eq!(set[1].get_penalty(), Some(&Penalty::manual()));
+fn an_error_names_the_part_of_a_text() {
+    fn error<T: FromStr<Err: Display>>(text: &str) -> String {
+        text.parse::<T>().err().expect(text).to_string()
+    }
+    for (text, part) in [
+        ("", "LIMIT/WINDOW"),
+        ("-5/60s", "limit \"-5\""),
+        ("99999999999/60s", "limit \"99999999999\""),
+        ("5/-60s", "window \"-60s\""),
+        ("5/60", "window \"60\""),
+        ("0/60s", "limit is zero"),
+        ("5/0s", "window is zero"),
+        ("5/1ns", "window \"1ns\""),
+        ("5/73000d", "hundred years"),
+        ("5/99999999999999999999s", "window"),
+        ("5/18446744073709551615s 1000ms", "window"),
+        ("5/s", "window"),
+        ("5/1s2", "window"),
+        ("5/é", "window"),
+    ] {
+        assert!(error::<Quota>(text).contains(part), "{text}: {}", error::<Quota>(text));
+    }
+    for (text, part) in [
+        ("3/10m", "write STRIKES/TIME:LENGTH"),
+        ("0/10m:1m", "the strikes, before the colon: the limit is zero"),
+        ("3/10m:", "level number 1"),
+        ("3/10m:1m,x", "level number 2"),
+        ("3/10m:1h,1m", "level number 2 must be a second to a year long"),
+        ("3/10m:10ms", "level number 1 must be a second"),
+        ("3/10m:366d", "level number 1 must be a second to a year long"),
+        ("101/10m:1m", "101 strikes are too many"),
+        ("3/10m:1m decay", "\"decay\" is not an option"),
+        ("3/10m:1m decay 1h decay 2h", "\"decay 1h decay 2h\" is not an option"),
+        ("3/10m:1m often 2", "level number 1"),
+        ("3/10m:1m decay soon", "the decay \"soon\""),
+        ("3/10m:1m decay 1ms", "the decay \"1ms\""),
+        ("3/10m:1m decay 366d", "the decay \"366d\""),
+    ] {
+        assert!(error::<Penalty>(text).starts_with(part), "{text}: {}", error::<Penalty>(text));
+    }
+    assert!(error::<FailurePolicy>("fail").starts_with("\"fail\" is not a failure"));
+    for number in ["", "0", "-1", "x", "4294967296"] {
+        let part = format!("{number:?} is not a number of instances");
+        assert!(error::<FailurePolicy>(&format!("local:{number}")).starts_with(&part));
+    }
+    assert_eq!("local:1".parse(), Ok(FailurePolicy::default()));
+    assert_eq!("2/10m".parse(), Ok(Quota::new(2, Duration::from_secs(600))));
+    assert_eq!("2/1d".parse(), Ok(Quota::per_day(2)));
 }
 
 #[test]

@@ -84,12 +84,7 @@ async fn every_header_is_handled() {
     let long = MARK.repeat(100_000);
     let table = vec![
         ("none", with(&[]), MISSING),
-        ("empty", with(&[("x-user-id", b"")]), MISSING),
-        ("another", with(&[("x-user-ids", MARK.as_bytes())]), MISSING),
-        ("a space", with(&[("x-user-id", b" ")]), counts_for(" ")),
         ("twice", with(&[("x-user-id", b"Lysistrata"), ("x-user-id", b"b")]), INVALID),
-        ("twice the same", with(&[("x-user-id", b"a"), ("x-user-id", b"a")]), INVALID),
-        ("twice and empty", with(&[("x-user-id", b""), ("x-user-id", b"")]), INVALID),
         ("a list", with(&[("x-user-id", b"a, b")]), counts_for("a, b")),
         ("no UTF-8", with(&[("x-user-id", b"\xff\xfe\x80")]), counts_for(*b"\xff\xfe\x80")),
         ("1 MB", with(&[("x-user-id", long.as_bytes())]), counts_for(&long)),
@@ -106,13 +101,9 @@ async fn every_cookie_is_handled() {
         ("empty", cookie(b""), MISSING),
         ("no value", cookie(b"sid=Lysistrata=; sid"), counts_for("Lysistrata=")),
         ("an empty value", cookie(b"sid="), MISSING),
-        ("twice", cookie(b"sid=Lysistrata; sid=Lysistrata"), INVALID),
-        ("in two lines", with(&[("cookie", b"sid=a"), ("cookie", b"sid=Lysistrata")]), INVALID),
         ("no ASCII", cookie(b"a=\xff; sid=Lysistrata"), INVALID),
         ("no UTF-8", cookie(b"sid=Lysistrata%ff"), INVALID),
         ("decoded", cookie(b"sid=%00%7D"), counts_for("\0}")),
-        ("a name in disguise", cookie(b"%73id=x"), counts_for("x")),
-        ("twice, one in disguise", cookie(b"sid=Lysistrata; s%69d=x"), INVALID),
         ("1 MB", cookie(long.as_bytes()), counts_for(MARK.repeat(100_000))),
         ("200,000 of them", cookie(many.as_bytes()), counts_for("x")),
     ];
@@ -128,7 +119,6 @@ async fn every_query_is_handled() {
         ("a fragment", query("#user=Lysistrata"), MISSING),
         ("NUL", query("user=%00"), counts_for("\0")),
         ("no UTF-8", query("user=Lysistrata%FF%C0%80"), INVALID),
-        ("another of no UTF-8", query("a=%FF&user=x"), counts_for("x")),
         ("10,000 of them", query(&many), counts_for("x")),
         ("60 kB", query(&format!("user={}", "x".repeat(60_000))), counts_for("x".repeat(60_000))),
     ];

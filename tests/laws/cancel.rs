@@ -1,21 +1,17 @@
 //! Counting by response: a place is freed exactly when the layer says so, and a cancellation is not
 //! lost with its request.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use test_support::proxy::{Fault, Proxy};
-use test_support::requests::{by_user, send};
+use test_support::requests::by_user;
 use test_support::{Redis, eventually, patient_store};
 use tokio::time::sleep;
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer,
-};
+use tower_sliding_window::{Limiter, Quota, SlidingWindowLayer};
 
 fn limiter(store: impl Store) -> Limiter {
     Limiter::new(Quota::per_minute(3), store)
@@ -115,37 +111,4 @@ async fn hang_up_before_the_outcome_frees_the_place() {
         sleep(Duration::from_millis(900)).await;
         assert_eq!(remaining().await, left, "a hang-up cancels nothing by default");
     }
-
-    let jobs = PolicyHandle::new(Policy::new("jobs").quota(Quota::per_hour(1)).in_flight());
-    let (near, far) = (Limiter::new(&jobs, redis.store().await), Limiter::new(&jobs, store));
-    let free = async || near.peek("alice").await.unwrap().remaining();
-    let check = tokio::spawn(async move { far.check("alice").await });
-    eventually("the place is taken", async || free().await == 0).await;
-    check.abort();
-    eventually("nobody would give it back", async || free().await == 1).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn shadow_mode_only_reports_denials() {
-    let store = MemoryStore::new();
-    let denied = Arc::new(AtomicUsize::new(0));
-    let counter = denied.clone();
-    let layer = by_user(Quota::per_minute(3), store.clone()).shadow(true).on_decision(move |it| {
-        counter.fetch_add(usize::from(!it.is_admitted()), Ordering::Relaxed);
-    });
-    let service = layer.layer(service_fn(async |request: Request<String>| {
-        let decision = request.extensions().get::<Decision>().map(Decision::is_admitted);
-        Ok::<_, &'static str>(Response::new(format!("{decision:?}")))
-    }));
-    for admitted in [true, true, true, false, false] {
-        let answer = send(&service, request("")).await;
-        assert_eq!((answer.status, answer.header("retry-after")), (StatusCode::OK, None));
-        assert_eq!(answer.body, format!("{:?}", Some(admitted)));
-    }
-    assert_eq!(denied.load(Ordering::Relaxed), 2);
-    tokio::time::advance(Duration::from_secs(60)).await;
-    let remaining = limiter(store).peek("alice").await.unwrap().remaining();
-    assert_eq!(remaining, 3, "denials left no trace");
-    let without_key = send(&service, Request::new(String::new())).await;
-    assert_eq!(without_key.status, StatusCode::OK);
 }

@@ -34,25 +34,6 @@ pub(crate) async fn new_value_waits_until_one_has_left(store: impl Store) {
     assert!(!limiter.check_value("address", "bob").await.unwrap().is_admitted(), "alice is there");
 }
 
-/// The value itself leaves while it waits.
-pub(crate) async fn known_value_above_a_lower_limit_waits_long_enough(store: impl Store) {
-    let policy = PolicyHandle::new(accounts(3, 2_000 * MS));
-    let limiter = Limiter::new(&policy, store);
-    for value in ["alice", "bob", "carol"] {
-        admitted(limiter.check_value("address", value).await.unwrap());
-        sleep(100 * MS).await;
-    }
-    policy.set(accounts(2, 2_000 * MS)).unwrap();
-    let wait = async |value: &str| {
-        let decision = limiter.check_value("address", value).await.unwrap();
-        decision.denied().expect("three accounts are there").retry_after()
-    };
-    let (bob, alice) = (wait("bob").await, wait("alice").await);
-    assert!(alice > bob + 50 * MS, "{alice:?}: without alice there is room for bob, who is there");
-    sleep(alice).await;
-    admitted(limiter.check_value("address", "alice").await.unwrap());
-}
-
 /// A caller with a value that is there takes no place, so nobody is before it.
 pub(crate) async fn known_value_waits_behind_nobody(store: impl Store) {
     let policy = PolicyHandle::new(accounts(1, Duration::from_secs(3_600)));
@@ -113,16 +94,6 @@ pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store
     first.release().await;
     drop(acquire().await.unwrap());
     eventually("the place is free", async || acquire().await.is_ok()).await;
-}
-
-pub(crate) async fn place_that_nobody_holds_is_free_after_the_lease(store: impl Store) {
-    let limiter = Limiter::new(jobs(1, 1_000 * MS), store);
-    let lost = admitted(limiter.check("tenant").await.unwrap());
-    assert!(!limiter.check("tenant").await.unwrap().is_admitted());
-    sleep(1_001 * MS).await;
-    admitted(limiter.check("tenant").await.unwrap());
-    assert!(!limiter.cancel(&lost).await.unwrap(), "its place is another's");
-    assert!(!limiter.check("tenant").await.unwrap().is_admitted());
 }
 
 pub(crate) async fn callers_of_two_logs_wait_until_another_is_over(store: impl Store) {

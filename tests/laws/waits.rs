@@ -171,23 +171,6 @@ async fn only_the_first_waiter_checks() {
     assert_eq!(store.checks(), 8, "the next one goes on");
 }
 
-#[tokio::test(start_paused = true)]
-async fn bound_counts_those_before() {
-    let limiter = full().await;
-    let start = Instant::now();
-    let first = waiter(&limiter, None).await;
-    let began = Instant::now();
-    let too_long = limiter.until_admitted_within("bob", TEN * 19 / 10).await.unwrap_err();
-    assert_eq!(began.elapsed(), Duration::ZERO, "at once");
-    // The first one takes the next place, and this one could have the place after it.
-    assert_eq!(too_long.retry_after(), Some(TEN * 2 - A_MOMENT), "{too_long}");
-    let second = waiter(&limiter, Some(TEN * 2 - A_MOMENT)).await;
-    first.await.unwrap().unwrap();
-    assert_eq!(start.elapsed(), TEN);
-    second.await.unwrap().unwrap();
-    assert_eq!(start.elapsed(), TEN * 2, "at the end of its bound");
-}
-
 /// Waits in a task for a request of a cost.
 fn costly(limiter: &Limiter, policy: &PolicyHandle, cost: u32) -> Waiter {
     let (limiter, policy) = (limiter.clone(), policy.clone());

@@ -7,29 +7,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use test_support::{admit, retry_after};
+use test_support::admit;
 use tokio::runtime::Handle;
 use tokio::time::advance;
 use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError};
 
 const TICK: Duration = Duration::from_micros(1);
-
-#[tokio::test(start_paused = true)]
-async fn retry_after_is_exact_to_the_microsecond() {
-    let policy = Policy::new("user").quota("2/1s".parse().unwrap()).quota("3/60s".parse().unwrap());
-    let limiter = Limiter::new(policy, MemoryStore::new());
-    for expected in [1_000_000 - 2 * 123_457, 59_000_000] {
-        while admit(&limiter, "alice").await {
-            advance(Duration::from_micros(123_457)).await;
-        }
-        let wait = retry_after(&limiter, "alice").await;
-        assert_eq!(wait, Duration::from_micros(expected));
-        advance(wait - TICK).await;
-        assert_eq!(retry_after(&limiter, "alice").await, TICK);
-        advance(TICK).await;
-        assert!(admit(&limiter, "alice").await);
-    }
-}
 
 #[tokio::test(start_paused = true)]
 async fn only_expired_and_reset_logs_make_room() {

@@ -99,8 +99,6 @@ async fn refused_connection_names_the_server_and_no_password() {
 }
 
 const A_MINUTE: Duration = Duration::from_secs(60);
-/// A little more than a short window.
-const SHORT: Duration = Duration::from_millis(250);
 
 fn policy(quotas: &str) -> Policy {
     quotas.parse::<Policy>().unwrap().named("user")
@@ -110,22 +108,7 @@ async fn admit(store: &(impl Store + Clone), policy: Policy) -> Option<Admitted>
     Limiter::new(policy, store.clone()).check("alice").await.unwrap().admitted().cloned()
 }
 
-async fn remaining(store: &(impl Store + Clone), policy: Policy) -> u32 {
-    Limiter::new(policy, store.clone()).peek("alice").await.unwrap().remaining()
-}
-
-on_every_store!(one_name_and_retention_share_a_log, another_name_or_retention_has_another_log);
-
-async fn one_name_and_retention_share_a_log(store: impl Store + Clone) {
-    let short = || policy("2/200ms").keep_for(A_MINUTE);
-    assert!(admit(&store, policy("9/60s")).await.is_some());
-    assert!(admit(&store, short()).await.is_some());
-    assert!(admit(&store, short()).await.is_none(), "the short window is full");
-    assert_eq!(remaining(&store, policy("9/60s")).await, 7);
-    sleep(SHORT).await;
-    assert!(admit(&store, short()).await.is_some());
-    assert_eq!(remaining(&store, policy("9/60s")).await, 6, "the long window has all three");
-}
+on_every_store!(another_name_or_retention_has_another_log);
 
 async fn another_name_or_retention_has_another_log(store: impl Store + Clone) {
     let other = || policy("1/60s").named("other");

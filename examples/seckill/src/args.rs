@@ -115,7 +115,8 @@ pub(crate) struct Args {
 
     /// Opens the sale after this time, such as 30s or 5m. It is open at once if left out. With Redis,
     /// the first server of a prefix adds it to the time of Redis, and all others keep that opening,
-    /// also without this flag and after a restart. For a new sale delete the key PREFIX:opening first.
+    /// also without this flag and after a restart. A server that has no opening at its start sells, whatever the
+    /// others do later. For a new sale delete the key PREFIX:opening first.
     /// Requests before the opening count in the windows, so with --ban they can lead to bans before
     /// the opening.
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "opens_at")]

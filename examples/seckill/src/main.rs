@@ -36,7 +36,7 @@ use crate::opening::Opening;
 use crate::policies::{Fleet, Limits};
 use crate::routes::{Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Stock, StockError, Terms};
-use example_support::admin::{Admin, serve};
+use example_support::admin::{Admin, checked, serve};
 use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
 use example_support::redis::Connected;
@@ -51,6 +51,8 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
     let limits = Limits::new(&args)?;
+    // Before Redis hears of a sale that does not begin.
+    args.payment_token.as_deref().map(checked).transpose()?;
     let apps = match args.redis.connect().await? {
         Some(redis) => on_redis(&args, limits, redis).await?,
         None => {
@@ -100,7 +102,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
             lost => format!(
                 "{lost}, and maybe its orders\n\
                  hint: restore both from a backup, or begin a new sale: \
-                 redis-cli --scan --pattern '{prefix}:{{SKU}}:*' | xargs redis-cli DEL"
+                 redis-cli --scan --pattern '{prefix}:{{SKU}}:*' | xargs redis-cli DEL {prefix}:opening"
             )
             .into(),
         }

@@ -225,7 +225,9 @@ async fn pay(
             Problem::new(StatusCode::BAD_REQUEST, "bad-payment", "The body names no payment")
                 .detail("The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.")
         })?;
-    shop.stock.draw(&id.sku).ok_or_else(unknown_order)?;
+    // The provider calls again, and may reach a server that sells it.
+    let not_here = if shop.keeps_refunds { not_on_sale } else { unknown_order };
+    shop.stock.draw(&id.sku).ok_or_else(not_here)?;
     let call = Call::Pay { order: &id, payment: &payment, is_real: shop.keeps_refunds };
     let reply = shop.stock.call(&id.sku, call).await;
     if let Some(meter) = &shop.meter {
@@ -256,6 +258,12 @@ fn order_id(path: PathText) -> Result<OrderId, Problem> {
 
 fn unknown_order() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown-order", "No such order")
+}
+
+fn not_on_sale() -> Problem {
+    let title = "This server does not sell the SKU of the order";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-on-sale", title)
+        .retry_after(Duration::from_secs(10))
 }
 
 impl Shop {

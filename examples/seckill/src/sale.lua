@@ -20,10 +20,11 @@
     ARGV[2] opening (microseconds): since 1970; empty if who comes first is served first
     ARGV[3] turn_us (microseconds): how long a turn is; 0 to give none yet
     ARGV[4] pay_us (microseconds): how long an order may stay unpaid; 0 if for ever
-    ARGV[5] subject (text): the user id; to `pay` the UUID of the order
-    ARGV[6] value (text): to `order` the UUID of the new order, to `pay` the id of the payment, to `enter` the place
+    ARGV[5] told (count): how many orders and payments there were, as far as a server was told
+    ARGV[6] subject (text): the user id; to `pay` the UUID of the order
+    ARGV[7] value (text): to `order` the UUID of the new order, to `pay` the id of the payment, to `enter` the place
       if it is before the opening
-    ARGV[7] ticket (microseconds): to `order` in a draw, when the turn ends; to `pay` 1 to keep a payment that has
+    ARGV[8] ticket (microseconds): to `order` in a draw, when the turn ends; to `pay` 1 to keep a payment that has
       bought nothing, and 0 if nobody vouches for it
 
   Reply:
@@ -34,6 +35,7 @@
     REPLY[4] now_us (microseconds): the time of Redis
     REPLY[5] news_us (microseconds): in line at the k-th place, about when the k-th of the running turns and times to
       pay ends, and no later, since 1970; 0 if there are not so many
+    REPLY[6] history (count): how many orders and payments there ever were
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
@@ -42,50 +44,59 @@ local call, most = redis.call, 500
 local stock, buyers, orders = KEYS[1], KEYS[2], KEYS[3]
 local line, turns, unpaid, paid = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local returned, refunds, payments = KEYS[8], KEYS[9], KEYS[10]
-local op, subject, value = ARGV[1], ARGV[5], ARGV[6]
+local op, subject, value = ARGV[1], ARGV[6], ARGV[7]
 local opening, turn_us, pay_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
-
-local function reply(outcome, text, number, news_us)
-  return { outcome, text or '', number or 0, now_us, news_us or 0 }
+-- Who gives turns shows the secret of the draw, whatever the clock of this node says.
+if opening and turn_us > 0 then
+  opening = math.min(opening, now_us)
 end
 
+local known, sold = call('GET', stock), call('HLEN', orders)
+local history = sold + call('HLEN', returned) + call('HLEN', paid)
+if tonumber(known) and history < tonumber(ARGV[5]) then
+  -- Redis has come back older, and would sell again what is sold. A server that is started later finds this.
+  known = 'lost'
+  call('SET', stock, known)
+end
 -- The number of sold pieces is the number of orders, so that the two cannot differ, and every order has a buyer. A
 -- Redis that evicts keys may have dropped one of the two, or the stock.
-local function is_lost(known, sold)
-  return not tonumber(known) or call('HLEN', buyers) ~= sold
+local pieces = tonumber(known)
+local is_lost = not pieces or call('HLEN', buyers) ~= sold
+
+local function reply(outcome, text, number, news_us)
+  return { outcome, text or '', number or 0, now_us, news_us or 0, history }
 end
 
 if op == 'pay' then
-  local order = call('HGET', payments, value) or call('HGET', refunds, value)
+  local refunded = call('HGET', refunds, value)
+  local order = call('HGET', payments, value) or refunded
   if order and order ~= subject then
     return reply('payment-used')
   end
   local by, user = call('HGET', paid, subject), call('HGET', orders, subject)
   local deadline = tonumber(call('ZSCORE', unpaid, subject))
   local outcome = by and 'already-paid' or 'too-late'
-  if by == value or user and not by and (not deadline or deadline > now_us) then
-    outcome = 'paid'
+  if by == value or user and not by and not refunded and (not deadline or deadline > now_us) then
+    outcome, history = 'paid', by and history or history + 1
     -- Also if it is there, so that a WAIT after this call covers it, whichever connection wrote it.
     call('HSET', paid, subject, value)
     call('HSET', payments, value, subject)
     call('ZREM', unpaid, subject)
   elseif user or call('HGET', returned, subject) then
-    if ARGV[7] == '1' then
+    if ARGV[8] == '1' then
       call('HSET', refunds, value, subject)
     end
   else
-    outcome = is_lost(call('GET', stock), call('HLEN', orders)) and 'lost' or 'unknown'
+    outcome = is_lost and 'lost' or 'unknown'
   end
   return reply(outcome)
 end
 
-local known, sold = call('GET', stock), call('HLEN', orders)
-if is_lost(known, sold) then
+if is_lost then
   return reply('lost')
 end
-local pieces = tonumber(known)
 if op == 'tick' then
   -- A Redis that takes no writes is found out before anybody orders.
   call('SET', stock, known)
@@ -114,7 +125,7 @@ if op == 'order' then
   end
   if opening then
     local turn_end = tonumber(call('ZSCORE', turns, subject))
-    if not turn_end or turn_end ~= tonumber(ARGV[7]) or turn_end <= now_us then
+    if not turn_end or turn_end ~= tonumber(ARGV[8]) or turn_end <= now_us then
       return reply('turn-over')
     end
   end
@@ -133,6 +144,7 @@ if op == 'order' then
   end
   call('HSET', buyers, subject, value)
   call('HSET', orders, value, subject)
+  history = history + 1
   if opening then
     call('ZREM', turns, subject)
   end

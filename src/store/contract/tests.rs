@@ -18,7 +18,6 @@ enum Fault {
     ExplainsOtherCosts,
     ExplainsNoBans,
     ExplainsNothing,
-    RefusesPenalties,
 }
 
 struct Wrong(MemoryStore, Fault);
@@ -41,18 +40,10 @@ impl Wrong {
         }
         check
     }
-
-    fn refuses(&self, check: &Check) -> bool {
-        let has_penalty = |log: &LogId| log.policy.get_penalty().is_some();
-        self.has(Fault::RefusesPenalties) && check.logs.iter().any(has_penalty)
-    }
 }
 
 impl Store for Wrong {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
-        if self.refuses(check) {
-            return StoreFuture::ready(Err(StoreError::Unsupported { what: "penalties" }));
-        }
         let (store, check) = (self.0.clone(), self.received(check));
         let records_denials = self.has(Fault::RecordsDenials);
         StoreFuture::later(async move {
@@ -118,12 +109,6 @@ impl Store for Wrong {
         }
         self.0.reset(log)
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn store_may_not_support_penalties() {
-    let store = Wrong(MemoryStore::new(), Fault::RefusesPenalties);
-    holds(&store, tokio::time::advance).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,5 @@
 //! A TCP proxy that fails on demand in the ways networks do.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,35 +27,31 @@ pub enum Fault {
 pub struct Proxy {
     port: u16,
     fault: watch::Sender<Fault>,
-    drops: Arc<Drops>,
+    drops: Arc<Mutex<Drops>>,
 }
 
-/// The replies that the proxy drops, and what it has seen.
+/// The replies that the proxy drops.
 #[derive(Default)]
 struct Drops {
-    to_drop: AtomicUsize,
-    dropped: AtomicUsize,
+    to_drop: usize,
+    dropped: usize,
     /// A text in requests whose replies are dropped, and of how many.
-    marked: Mutex<(Vec<u8>, usize)>,
-    /// The first bytes of each connection, at most 512.
-    beginnings: Mutex<Vec<Vec<u8>>>,
+    marked: (Vec<u8>, usize),
 }
 
 impl Drops {
-    fn see_request(&self, request: &[u8]) {
-        let mut marked = self.marked.lock().unwrap();
-        let (marker, count) = &mut *marked;
+    fn see_request(&mut self, request: &[u8]) {
+        let (marker, count) = &mut self.marked;
         if *count > 0 && request.windows(marker.len()).any(|it| it == marker) {
             *count -= 1;
-            self.to_drop.fetch_add(1, Ordering::SeqCst);
+            self.to_drop += 1;
         }
     }
 
-    fn drops_reply(&self) -> bool {
-        let one_fewer = |count: usize| count.checked_sub(1);
-        let drops =
-            self.to_drop.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_fewer).is_ok();
-        self.dropped.fetch_add(usize::from(drops), Ordering::SeqCst);
+    fn drops_reply(&mut self) -> bool {
+        let drops = self.to_drop > 0;
+        self.to_drop -= usize::from(drops);
+        self.dropped += usize::from(drops);
         drops
     }
 }
@@ -67,7 +62,7 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (fault, faults) = watch::channel(Fault::None);
-        let drops = Arc::<Drops>::default();
+        let drops = Arc::<Mutex<Drops>>::default();
         let counters = drops.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -98,22 +93,17 @@ impl Proxy {
     /// Lets the server execute the next request, and breaks the connection instead of
     /// passing the reply on; so many times.
     pub fn drop_replies(&self, count: usize) {
-        self.drops.to_drop.fetch_add(count, Ordering::SeqCst);
+        self.drops.lock().unwrap().to_drop += count;
     }
 
     /// Does the same with the next requests in which a text occurs.
     pub fn drop_replies_to(&self, text: &str, count: usize) {
-        *self.drops.marked.lock().unwrap() = (text.as_bytes().to_vec(), count);
-    }
-
-    /// Returns the first bytes of each connection so far, at most 512.
-    pub fn beginnings(&self) -> Vec<Vec<u8>> {
-        self.drops.beginnings.lock().unwrap().clone()
+        self.drops.lock().unwrap().marked = (text.as_bytes().to_vec(), count);
     }
 
     /// Returns how many replies were dropped so far.
     pub fn dropped(&self) -> usize {
-        self.drops.dropped.load(Ordering::SeqCst)
+        self.drops.lock().unwrap().dropped
     }
 }
 
@@ -121,7 +111,7 @@ async fn connection(
     client: TcpStream,
     server: TcpStream,
     mut faults: watch::Receiver<Fault>,
-    drops: Arc<Drops>,
+    drops: Arc<Mutex<Drops>>,
 ) {
     // The network between has no delays of its own.
     client.set_nodelay(true).unwrap();
@@ -137,12 +127,9 @@ async fn connection(
     let mut requests_fault = faults.clone();
     let seen = drops.clone();
     let requests = async move {
-        let (mut buffer, mut is_first) = (vec![0; 64 * 1024], true);
+        let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from_client.read(&mut buffer).await {
-            if std::mem::take(&mut is_first) {
-                seen.beginnings.lock().unwrap().push(buffer[..length.min(512)].to_vec());
-            }
-            seen.see_request(&buffer[..length]);
+            seen.lock().unwrap().see_request(&buffer[..length]);
             if requests_fault.wait_for(passes).await.is_err()
                 || to_server.write_all(&buffer[..length]).await.is_err()
             {
@@ -155,7 +142,7 @@ async fn connection(
     let replies = async move {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from_server.read(&mut buffer).await {
-            if drops.drops_reply() {
+            if drops.lock().unwrap().drops_reply() {
                 break;
             }
             if replies_fault.wait_for(passes).await.is_err() {

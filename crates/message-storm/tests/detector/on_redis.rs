@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use message_storm::{StormDetector, StormEvent};
 use test_support::recorder::RecordedMetrics;
-use test_support::{Cluster, Redis, Worker, patient_store};
+use test_support::{Cluster, Redis, patient_store};
 use tokio::task::JoinSet;
 use tower_sliding_window::{RedisStore, StoreError};
 
@@ -14,53 +14,40 @@ const GROUPS: usize = 8;
 const PROCESSES: usize = 3;
 const MESSAGES: usize = 120;
 
-/// One process of the test below; run by it alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run as a process of its own by the test below"]
-async fn worker_process() {
-    let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
-    let store = patient_store(url.as_str()).await;
-    // Each process has a number, and waits until all are there.
-    let processes = StormDetector::on_redis(rule("1000/1h"), &store).unwrap();
-    let this = processes.record("processes", std::process::id()).await.unwrap();
-    while processes.peek("processes").await.unwrap().count < PROCESSES as u32 {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    let number = this.count as usize - 1;
-    let detector = StormDetector::on_redis(rule("50/5s"), &store).unwrap().on_event(|event| {
-        let group = std::str::from_utf8(event.group().as_bytes()).unwrap();
-        match event {
-            StormEvent::Started { count, .. } => println!("\nlog {group} start {count}"),
-            StormEvent::Ended { peak, .. } => println!("\nlog {group} end {peak}"),
-            _ => unreachable!("there are no others"),
-        }
-    });
-    let mut messages = JoinSet::new();
-    // Each message comes to two processes.
-    for at in 0..MESSAGES * 2 / PROCESSES {
-        let id = (number * MESSAGES / PROCESSES + at) % MESSAGES;
-        for group in 0..GROUPS {
-            let detector = detector.clone();
-            messages.spawn(async move {
-                detector.record(format!("group-{group}"), format!("message-{id}")).await.unwrap();
-            });
-        }
-    }
-    messages.join_all().await;
-    detector.settled().await;
-}
-
-#[tokio::test]
 async fn processes_share_one_start_and_end() {
     let redis = Redis::start().await;
-    let workers: Vec<_> =
-        (0..PROCESSES).map(|_| Worker::start("on_redis::worker_process", &redis)).collect();
-    let mut reported: Vec<String> = workers.into_iter().flat_map(Worker::lines).collect();
-    reported.retain(|line| line.starts_with("log"));
+    let (mut processes, mut messages) = (Vec::new(), JoinSet::new());
+    for number in 0..PROCESSES {
+        let process = Watched::on_redis("50/5s", &patient_store(redis.url()).await);
+        // Each message comes to two processes.
+        for at in 0..MESSAGES * 2 / PROCESSES {
+            let id = (number * MESSAGES / PROCESSES + at) % MESSAGES;
+            for group in 0..GROUPS {
+                let (detector, group) = (process.detector.clone(), format!("group-{group}"));
+                messages
+                    .spawn(async move { detector.record(group, id.to_string()).await.unwrap() });
+            }
+        }
+        processes.push(process);
+    }
+    messages.join_all().await;
+    let mut reported = Vec::new();
+    for process in processes {
+        process.detector.settled().await;
+        reported.extend(process.events.lock().unwrap().iter().map(|event| {
+            let group = String::from_utf8_lossy(event.group().as_bytes()).into_owned();
+            match event {
+                StormEvent::Started { count, .. } => (group, "start", *count),
+                StormEvent::Ended { peak, .. } => (group, "end", *peak),
+                _ => unreachable!("there are no others"),
+            }
+        }));
+    }
     reported.sort();
-    let expected = (0..GROUPS).flat_map(|group| {
+    let expected = (0..GROUPS).map(|group| format!("group-{group}")).flat_map(|group| {
         // Each message counts once.
-        [format!("log group-{group} end {MESSAGES}"), format!("log group-{group} start 51")]
+        [(group.clone(), "end", MESSAGES as u32), (group, "start", 51)]
     });
     assert_eq!(reported, expected.collect::<Vec<_>>());
 }

@@ -14,44 +14,40 @@ const SENDERS: usize = 25;
 const PROCESSES: usize = 3;
 const MESSAGES: usize = 8;
 
-/// One process of the test below; run by it alone.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run as a process of its own by the test below"]
-async fn worker_process() {
-    let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
-    let rules: [Rule; 1] = ["similar 5/5m 90% mute 12h".parse().unwrap()];
-    let monitor = SpeechMonitor::on_redis(rules, &patient_store(url.as_str()).await)
-        .on_mute(|event| println!("\nlog muted {}", name(event.sender.as_bytes())));
-    let mut messages = JoinSet::new();
-    for number in 0..SENDERS * MESSAGES {
-        let monitor = monitor.clone();
-        messages.spawn(async move {
-            let sender = format!("sender-{}", number % SENDERS);
-            let message = Message::from(&sender).text("Cheap gold at example.com");
-            let delivered = monitor.check(&message).await.unwrap().is_delivered();
-            format!("log {} {sender}\n", if delivered { "delivered" } else { "withheld" })
-        });
-    }
-    print!("\n{}", messages.join_all().await.concat());
-}
-
 fn name(key: &[u8]) -> &str {
     std::str::from_utf8(key).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn processes_share_one_mute_and_one_event() {
     let redis = Redis::start().await;
-    let workers: Vec<_> =
-        (0..PROCESSES).map(|_| Worker::start("monitor::worker_process", &redis)).collect();
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for line in workers.into_iter().flat_map(Worker::lines) {
-        *counts.entry(line).or_default() += 1;
+    let counts = Arc::<Mutex<BTreeMap<String, usize>>>::default();
+    let count = |counts: &Mutex<BTreeMap<_, _>>, what| {
+        *counts.lock().unwrap().entry(what).or_default() += 1;
+    };
+    let mut messages = JoinSet::new();
+    for _ in 0..PROCESSES {
+        let rules: [Rule; 1] = ["similar 5/5m 90% mute 12h".parse().unwrap()];
+        let muted = counts.clone();
+        let monitor = SpeechMonitor::on_redis(rules, &patient_store(redis.url()).await).on_mute(
+            move |event| count(&muted, format!("muted {}", name(event.sender.as_bytes()))),
+        );
+        for number in 0..SENDERS * MESSAGES {
+            let (monitor, counts) = (monitor.clone(), counts.clone());
+            messages.spawn(async move {
+                let sender = format!("sender-{}", number % SENDERS);
+                let message = Message::from(&sender).text("Cheap gold at example.com");
+                let delivered = monitor.check(&message).await.unwrap().is_delivered();
+                let outcome = if delivered { "delivered" } else { "withheld" };
+                count(&counts, format!("{outcome} {sender}"));
+            });
+        }
     }
+    messages.join_all().await;
     for sender in 0..SENDERS {
-        let count = |what: &str| counts.get(&format!("log {what} sender-{sender}")).copied();
         let all = PROCESSES * MESSAGES;
-        let outcomes = ["muted", "delivered", "withheld"].map(count);
+        let outcomes = ["muted", "delivered", "withheld"]
+            .map(|what| counts.lock().unwrap().get(&format!("{what} sender-{sender}")).copied());
         assert_eq!(outcomes, [Some(1), Some(4), Some(all - 4)]);
     }
     let monitor = monitor(&redis).await;

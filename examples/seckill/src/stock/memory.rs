@@ -99,7 +99,12 @@ impl MemoryStock {
         let (draw, shelf) = self.shelves.get(sku)?;
         let mut shelf = lock(shelf);
         shelf.now_us = self.now_us();
-        shelf.opening = draw.as_ref().map(|_| self.terms.opening.micros());
+        // By the clock of this machine, which may step. Once it has come, the secret is known.
+        let opening = match self.terms.opening.opens_in() {
+            Some(left) => shelf.now_us + (left.as_micros() as u64).max(1),
+            None => self.terms.opening.micros().min(shelf.now_us),
+        };
+        shelf.opening = draw.as_ref().map(|_| opening);
         (shelf.turn_us, shelf.pay_us) = (self.terms.turn_us(), self.terms.pay_us());
         shelf.tick();
         Some(shelf)
@@ -243,5 +248,30 @@ impl Shelf {
             None => Outcome::TooLate,
         };
         self.reply(outcome, "", 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::opening::Opening;
+
+    /// The clock of the machine has stepped, to or from the opening.
+    #[test]
+    fn users_are_drawn_until_the_secret_is_known() {
+        const HOUR: Duration = Duration::from_secs(3600);
+        let now = since_1970();
+        for (at, left, expected) in
+            [(now - HOUR, Some(HOUR), Outcome::Entered), (now + HOUR, None, Outcome::Turn)]
+        {
+            let (turn, opening) = (HOUR, Opening::of(at, left));
+            let terms = Terms { opening, draws: true, turn, pay_within: None };
+            let sku: Sku = "iphone".parse().unwrap();
+            let stock = MemoryStock::new(&[(sku.clone(), 1)], terms).unwrap();
+            let alice = UserId::new("alice".into()).unwrap();
+            assert_eq!(stock.call(&sku, Call::Enter(&alice)).unwrap().outcome, expected);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! SKU, and when a turn or the time to pay ends, follows from that, whatever the number of clients.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -56,6 +57,8 @@ struct OnSale {
     seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
     /// When Redis has told its time, and what it was.
     clock: Mutex<(Instant, u64)>,
+    /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
+    history: AtomicU64,
 }
 
 /// How many replicas have an order before it is answered with 201.
@@ -122,8 +125,13 @@ impl RedisStock {
         let mode = if self.terms.draws { Draw::seed() } else { Ok(FIRST_COME.to_owned()) };
         let mode = mode.map_err(|error| failed(error.to_string()))?;
         let mut set = pipe();
-        set.set_nx(&stock, pieces).ignore().get(&stock).set_nx(&draw, mode).ignore().get(&draw);
-        let (pieces_kept, kept): (String, String) = self.reads.pipeline(&set).await?;
+        // Both or neither: of a stock whose draw is lost, nobody knows the seed.
+        set.cmd("MSETNX").arg(&stock).arg(pieces).arg(&draw).arg(mode).ignore();
+        set.get(&stock).get(&draw);
+        type Kept = (Option<String>, Option<String>);
+        let (Some(pieces_kept), Some(kept)) = self.reads.pipeline::<Kept>(&set).await? else {
+            return Err(StockError::Lost(sku.clone()));
+        };
         if pieces_kept == LOST {
             return Err(StockError::Lost(sku.clone()));
         }
@@ -137,7 +145,8 @@ impl RedisStock {
             tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
         }
         let unseen = (Instant::now(), Err(StoreError::Timeout.into()), None);
-        Ok(OnSale { kept, draw, seen: Mutex::new(unseen), clock: Mutex::new((Instant::now(), 0)) })
+        let (seen, clock) = (Mutex::new(unseen), Mutex::new((Instant::now(), 0)));
+        Ok(OnSale { kept, draw, seen, clock, history: AtomicU64::new(0) })
     }
 
     async fn follow(self: Arc<Self>, sku: Sku) {
@@ -161,7 +170,7 @@ impl RedisStock {
         let level = match self.reads.pipeline::<Read>(&read).await {
             Ok((stock, mode, sold, paid, entries, turns)) => {
                 if stock.is_none() {
-                    let mut mark = redis::cmd("SETNX");
+                    let mut mark = redis::cmd("MSETNX");
                     mark.arg(key("stock")).arg(LOST);
                     if let Ok(true) = self.reads.query(&mark).await {
                         tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
@@ -306,17 +315,22 @@ impl RedisStock {
         let opening = on_sale.and_then(|it| it.draw.as_ref()).map(|_| self.terms.opening.micros());
         let mut arguments =
             vec![call[0].clone(), opening.map_or(String::new(), |it| it.to_string())];
-        arguments.extend([self.terms.turn_us(), self.terms.pay_us()].map(|it| it.to_string()));
+        let told = on_sale.map_or(0, |it| it.history.load(Ordering::Relaxed));
+        let numbers = [self.terms.turn_us(), self.terms.pay_us(), told];
+        arguments.extend(numbers.map(|it| it.to_string()));
         arguments.extend_from_slice(&call[1..]);
         let Replicas { wanted, timeout } = self.replicas;
-        type Sent = (String, String, u64, u64, u64);
+        type Sent = (String, String, u64, u64, u64, u64);
         let (sent, confirmed): (Sent, u32) = if waits && wanted > 0 {
             let patience = timeout.as_millis().div_ceil(2) as u64;
             let mut change = pipe();
             change.cmd("EVALSHA").arg(self.hash.get_hash()).arg(keys.len()).arg(&keys);
             change.arg(&arguments).cmd("WAIT").arg(wanted).arg(patience);
-            // A new master has the script from the next look on.
-            self.orders.pipeline(&change).await?
+            // A new master has the script from the next look on. An error may be that of `WAIT` alone.
+            self.orders.pipeline(&change).await.map_err(|error| match error {
+                StoreError::Refused { .. } => StoreError::Uncertain { source: Box::new(error) },
+                error => error,
+            })?
         } else {
             let commands = match &*call[0] {
                 _ if waits => &self.orders,
@@ -325,9 +339,13 @@ impl RedisStock {
             };
             (commands.script(&self.script, &keys, &arguments).await?, 0)
         };
-        let (outcome, order, number, now_us, news_us) = sent;
-        if let Some(OnSale { clock, .. }) = on_sale {
+        let (outcome, order, number, now_us, news_us, now_history) = sent;
+        if let Some(OnSale { clock, history, .. }) = on_sale {
             *lock(clock) = (Instant::now(), now_us);
+            // A failover may take back what too few replicas have.
+            if confirmed >= wanted {
+                history.fetch_max(now_history, Ordering::Relaxed);
+            }
         }
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());

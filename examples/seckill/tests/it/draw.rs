@@ -197,6 +197,19 @@ async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
     assert_eq!(call("order", "1").await, "turn-over", "the ticket is that of the old one");
 }
 
+/// The clock of this node is behind that of the one that has said that the sale is open.
+#[tokio::test]
+async fn nobody_is_drawn_once_the_secret_is_known() {
+    let redis = Redis::start().await;
+    redis.run::<()>(&["SET", "{x}:stock", "1"]).await;
+    let enter = async |turn_us, user, place| {
+        sale(&redis, "{x}", "enter", &["8000000000000000", turn_us, "0", user, place]).await.0
+    };
+    assert_eq!(enter("0", "alice", "2").await, "entered");
+    assert_eq!(enter("60000000", "knows", "1").await, "waiting");
+    assert_eq!(redis.run::<Vec<String>>(&["ZRANGE", "{x}:turns", "0", "-1"]).await, ["alice"]);
+}
+
 #[tokio::test]
 async fn nobody_sleeps_through_a_turn() {
     let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "8s", "--stock", "iphone=1"];

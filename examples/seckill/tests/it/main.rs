@@ -18,7 +18,6 @@ use serde_json::{Value, json};
 use test_support::Redis;
 use test_support::requests::HttpResponse;
 use test_support::server_process::{ADMIN, Server, TOKEN};
-use tokio::task::JoinHandle;
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
 
@@ -39,14 +38,17 @@ async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
     tokio::join!(promise(&alone), promise(&on_redis));
 }
 
-/// Calls the script of the stock as a server does, from ARGV[2] on with these arguments. Returns what came of
+/// Calls the script of the stock as a server does, from ARGV[2] on with these arguments, but that it knows of no history. Returns what came of
 /// it, the user's order, and REPLY[5].
 async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String, String, u64) {
     let keys = "stock buyers orders line turns unpaid paid returned refunds payments".split(' ');
     let keys: Vec<String> = keys.map(|what| format!("{sku}:{what}")).collect();
     let mut call = vec!["EVAL", include_str!("../../src/sale.lua"), "10"];
-    call.extend(keys.iter().map(String::as_str).chain([op]).chain(arguments.iter().copied()));
-    let (outcome, held, _, _, news): (String, String, u64, u64, u64) = redis.run(&call).await;
+    let (terms, rest) = arguments.split_at(3);
+    call.extend(keys.iter().map(String::as_str).chain([op]));
+    call.extend(terms.iter().chain(&["0"]).chain(rest));
+    let (outcome, held, _, _, news, _): (String, String, u64, u64, u64, u64) =
+        redis.run(&call).await;
     (outcome, held, news)
 }
 
@@ -63,17 +65,6 @@ fn payment(server: &Server, order: &Value) -> Builder {
 
 async fn pay(server: &Server, order: &Value, id: &str) -> HttpResponse {
     server.send_body(payment(server, order), json!({ "payment_id": id }).to_string()).await
-}
-
-/// Returns the answers to all these requests.
-async fn responses(
-    requests: impl IntoIterator<Item = JoinHandle<HttpResponse>>,
-) -> Vec<HttpResponse> {
-    let mut answers = Vec::new();
-    for request in requests.into_iter().collect::<Vec<_>>() {
-        answers.push(request.await.unwrap());
-    }
-    answers
 }
 
 fn count(answers: &[HttpResponse], status: u16) -> usize {

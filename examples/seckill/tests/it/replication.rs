@@ -79,6 +79,12 @@ async fn order_that_no_replica_confirms_is_a_503() {
     assert_eq!(entered.problem(503), "/problems/not-replicated");
     let live = drawn.ask("GET", "/admin/live", "").await.json();
     assert_eq!(live["orders"][5], json!(["unavailable", 1]), "the operator sees it");
+    // Nor is it known without the right to wait.
+    redis.run::<()>(&["ACL", "SETUSER", "default", "-wait"]).await;
+    let refused = server.order("iphone", "alice").await;
+    refused.problem(503);
+    assert!(refused.json()["detail"].as_str().unwrap().starts_with("It may stand."));
+    redis.run::<()>(&["ACL", "SETUSER", "default", "+wait"]).await;
     // The order of the first try, once a replica has it.
     let port = redis.port().to_string();
     let _replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;

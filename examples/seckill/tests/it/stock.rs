@@ -5,11 +5,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use test_support::program::Program;
+use test_support::proxy::{Fault, Proxy};
 use test_support::requests::HttpResponse;
 use test_support::server_process::{Server, fails};
 use test_support::{Redis, eventually};
+use tokio::time::sleep;
 
-use crate::{SECKILL, TOKEN, alone, count, on_redis, pay, responses};
+use crate::{SECKILL, TOKEN, alone, count, on_redis, pay};
 
 /// Sends the orders of all these users to the servers in turn, a hundred at once.
 async fn rush(servers: &[Server], users: impl Iterator<Item = String>) -> Vec<HttpResponse> {
@@ -17,7 +19,9 @@ async fn rush(servers: &[Server], users: impl Iterator<Item = String>) -> Vec<Ht
     while orders.peek().is_some() {
         let some = orders.by_ref().take(100);
         let some = some.map(|(user, server)| server.spawn(server.order_request("iphone", &user)));
-        answers.extend(responses(some).await);
+        for order in some.collect::<Vec<_>>() {
+            answers.push(order.await.unwrap());
+        }
     }
     answers
 }
@@ -79,10 +83,9 @@ async fn looking_up_orders_is_limited_by_user_and_address() {
 
 #[tokio::test]
 async fn a_sku_without_its_orders_is_not_sold_again() {
-    let redis = Redis::start().await;
-    let server = on_redis(&redis, &["--stock", "iphone=2", "--payment-token", TOKEN]);
     for lost in ["orders", "buyers"] {
-        redis.run::<()>(&["DEL", "seckill:{iphone}:orders", "seckill:{iphone}:buyers"]).await;
+        let redis = Redis::start().await;
+        let server = on_redis(&redis, &["--stock", "iphone=2", "--payment-token", TOKEN]);
         let order = server.order("iphone", "alice").await;
         assert_eq!(order.status, 201, "{lost}");
         // As a Redis that evicts keys does.
@@ -96,19 +99,81 @@ async fn a_sku_without_its_orders_is_not_sold_again() {
     }
 }
 
+/// Checks that a server that is started finds the stock lost.
+fn does_not_start(redis: &Redis) {
+    let flags = ["--listen", "127.0.0.1:0", "--redis", &redis.url()];
+    let hint = fails(SECKILL, &flags, 1, "Redis has lost the stock of iphone");
+    // Otherwise a new sale would have the old opening.
+    assert!(hint.contains("xargs redis-cli DEL seckill:opening"), "{hint}");
+}
+
 /// A server that is slow to see the loss, as one is that has to reconnect first.
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
     let redis = Redis::start().await;
     let server = on_redis(&redis, &[]);
     server.signal("STOP");
     redis.run::<()>(&["FLUSHALL"]).await;
-    let (url, lost) = (redis.url(), "Redis has lost the stock of iphone");
-    let start = move || fails(SECKILL, &["--listen", "127.0.0.1:0", "--redis", &url], 1, lost);
-    let started = tokio::task::spawn_blocking(start);
-    tokio::time::sleep(Duration::from_millis(900)).await;
-    server.signal("CONT");
-    started.await.unwrap();
+    let continued = tokio::spawn(async move {
+        sleep(Duration::from_millis(900)).await;
+        server.signal("CONT");
+        server
+    });
+    does_not_start(&redis);
+    continued.await.unwrap();
+}
+
+/// As one that writes snapshots does when it is killed.
+#[tokio::test]
+async fn a_redis_that_comes_back_older_sells_nothing() {
+    for last in ["an order", "a payment"] {
+        let mut redis = Redis::start().await;
+        let server = on_redis(&redis, &["--stock", "iphone=3", "--payment-token", TOKEN]);
+        let order = server.order("iphone", "alice").await.json();
+        redis.run::<()>(&["SAVE"]).await;
+        let order = match last {
+            "an order" => server.order("iphone", "bob").await.json(),
+            _ => order,
+        };
+        if last == "a payment" {
+            assert_eq!(pay(&server, &order, "1").await.status, 200);
+        }
+        redis.restart().await;
+        let is_seen = async || server.order("iphone", "carol").await.body.contains("stock-lost");
+        eventually(last, is_seen).await;
+        assert_eq!(redis.run::<usize>(&["HLEN", "seckill:{iphone}:orders"]).await, 1, "{last}");
+        if last == "an order" {
+            assert_eq!(pay(&server, &order, "1").await.problem(503), "/problems/stock-lost");
+        }
+        does_not_start(&redis);
+    }
+}
+
+/// Another one has put the SKU on sale again meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_sees_a_loss_late_ends_the_new_sale() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let late = alone(&["--redis", &proxy.url()]);
+    assert_eq!(late.order("iphone", "alice").await.status, 201);
+    proxy.set(Fault::Stall);
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let new = on_redis(&redis, &[]);
+    proxy.set(Fault::None);
+    for server in [late, new] {
+        let is_seen = async || server.get("/readyz").await.body.contains("Redis has lost");
+        eventually("it is lost for both", is_seen).await;
+        assert_eq!(server.order("iphone", "bob").await.problem(503), "/problems/stock-lost");
+    }
+}
+
+#[tokio::test]
+async fn a_stock_whose_draw_is_lost_is_not_drawn_anew() {
+    let redis = Redis::start().await;
+    let _server = on_redis(&redis, &["--opens-in", "1h"]);
+    redis.run::<()>(&["DEL", "seckill:{iphone}:draw"]).await;
+    does_not_start(&redis);
+    assert!(!redis.run::<bool>(&["EXISTS", "seckill:{iphone}:draw"]).await);
 }
 
 #[test]

@@ -263,21 +263,6 @@ async fn denial_is_cached_for_a_second_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn admission_forgets_the_denial() {
-    let store = Counting::default();
-    let policy: Policy = "2/10s".parse().unwrap();
-    let limiter = Limiter::new(policy.clone(), Cached::new(&store));
-    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
-    assert!(!admit(&limiter, "alice").await);
-    Limiter::new(policy, store.store.clone()).reset("alice").await.unwrap();
-    assert!(!admit(&limiter, "alice").await, "another process has reset the log");
-    advance(Duration::from_secs(1)).await;
-    assert!(admit(&limiter, "alice").await, "the denial has ended");
-    assert!(admit(&limiter, "alice").await, "the other place");
-    assert_eq!(retry_after(&limiter, "alice").await, Duration::from_secs(10));
-}
-
-#[tokio::test(start_paused = true)]
 async fn cache_keeps_to_its_capacity() {
     let store = Counting::default();
     let limiter = Limiter::new(Quota::per_minute(1), Cached::with(&store, 100, Duration::MAX));
