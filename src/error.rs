@@ -165,7 +165,13 @@ impl StoreError {
 
     /// Returns whether the store may have counted the request although no reply arrived.
     pub const fn may_have_counted(&self) -> bool {
-        matches!(self, Self::Timeout | Self::Disconnected { .. } | Self::Uncertain { .. })
+        matches!(
+            self,
+            Self::Timeout
+                | Self::Disconnected { .. }
+                | Self::Uncertain { .. }
+                | Self::Protocol { .. }
+        )
     }
 
     /// Returns whether the failure policy `Local` decides in place of the store.

@@ -287,7 +287,10 @@ while key <= #KEYS do
           error = type(reply) == 'table' and reply.err
         end
       end
-      if error then
+      if error and state == 0 then
+        -- The denial by another log stands, as if this one were empty.
+        value, counts, entries, error = counts == 2 and value + 1 or value, 0, 0, nil
+      elseif error then
         state, errors = -1, errors or {}
         errors[#errors + 1] = error
         break
@@ -346,7 +349,8 @@ while key <= #KEYS do
     if mode == again and (state == 0 or state == 1 and logs + penalties + budgets > 1) then
       for k = key, key + logs - 1 do
         local entry = budgets > 0 and entry_of[k] or member
-        recorded_us = recorded_us or not (refreshed and refreshed[k]) and call('ZSCORE', KEYS[k], entry)
+        local found_us = not (refreshed and refreshed[k]) and try('ZSCORE', KEYS[k], entry)
+        recorded_us = recorded_us or type(found_us) == 'string' and found_us
       end
     end
 
@@ -396,7 +400,7 @@ while key <= #KEYS do
               end
             end
           end
-          if error then
+          if error and state ~= 0 then
             state, errors = -1, errors or {}
             errors[#errors + 1] = error
             break
@@ -463,7 +467,7 @@ while key <= #KEYS do
           if wants_reset then
             local window_us = shape[q + 1]
             local since = format('(%d', math.max(now_us - window_us, -1))
-            local oldest = call('ZRANGE', log, since, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
+            local oldest = try('ZRANGE', log, since, '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
             numbers[slot + 2] = oldest[2] and oldest[2] + window_us - now_us or 0
           end
           slot = slot + (wants_reset and 3 or 2)

@@ -93,9 +93,8 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body, end } => {
-                end.as_ref().is_none_or(|end| !end.is_complete) && body.is_end_stream()
-            }
+            // A body that may end between two polls is asked once more, so that its end is seen.
+            Kind::Inner { body, end } => end.is_none() && body.is_end_stream(),
             Kind::Rejection { body } => body.is_end_stream(),
         }
     }

@@ -1,6 +1,6 @@
 //! Reads the replies and errors of Redis.
 
-use redis::{FromRedisValue, RedisError, Value};
+use redis::{ErrorKind, FromRedisValue, RedisError, Value};
 
 use crate::error::StoreError;
 
@@ -117,7 +117,8 @@ pub(super) fn error(error: RedisError) -> StoreError {
         StoreError::Timeout
     } else if error.is_connection_refusal() {
         StoreError::Unreachable { message }
-    } else if error.is_io_error() || error.is_connection_dropped() {
+    } else if error.is_io_error() || error.kind() == ErrorKind::Parse {
+        // A reply that breaks off is one that can't be parsed.
         StoreError::Disconnected { message }
     } else {
         StoreError::Refused { code: code_of(error.code().unwrap_or_default(), &message), message }

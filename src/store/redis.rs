@@ -190,6 +190,8 @@ struct Sent {
 // - A cancellation overtakes the write of its admission. The local log drops the request first, so that no
 //   later write of the whole log contains it. If the journal concerns the request, its state there changes.
 //   Else the cancellation goes to Redis. Tests: `cancelled_request_stays_cancelled`.
+// - Two settlements of a request are under way, and the first one fails after the second one was made. What is noted is
+//   what the local log has, in which they were made in their order. Test: `last_settlement_stands`.
 // - Redis runs a check after its cancellation, because the connection of the check was given up in between.
 //   The request then keeps its place for one window: too few are admitted, never too many.
 impl RedisStore {
@@ -297,6 +299,8 @@ impl RedisStore {
         self.0.denials.forget(&check.logs);
         match result {
             Err(error) => {
+                // The newest one, for another settlement may have been made meanwhile.
+                let cost = |log: &LogId| self.0.local.cost_of(log, check.id).unwrap_or(cost);
                 self.0.journal.with(|state| state.settle(&check, cost, Instant::now()))?;
                 self.ensure_task();
                 if is_local(&check) { Ok(was_here) } else { Err(error) }
@@ -423,7 +427,7 @@ impl Inner {
     }
 
     fn journal_cancellation(&self, check: &Check) -> Result<(), StoreError> {
-        self.journal.with(|state| state.settle(check, 0, Instant::now()))
+        self.journal.with(|state| state.settle(check, |_| 0, Instant::now()))
     }
 
     /// Takes note of the bans in an outcome, for an outage.
@@ -431,10 +435,15 @@ impl Inner {
     /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
     /// not banned here. A ban that was lifted while the outcome was under way is over.
     fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome) {
+        if self.denials.generations(&check.logs) != sent.generations {
+            return;
+        }
         for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
-            if log_outcome.ban().is_banned()
-                && self.denials.generations(&check.logs) == sent.generations
-            {
+            // Whatever was known: the ban may have been lifted, and a shorter one imposed.
+            if log.policy.get_penalty().is_some() {
+                self.local.lift_ban(log);
+            }
+            if log_outcome.ban().is_banned() {
                 let length = log_outcome.ban().remaining().saturating_sub(sent.at.elapsed());
                 self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
             }
@@ -518,7 +527,7 @@ impl Store for RedisStore {
         let was_here = self.0.local.settle_here(check, cost);
         let now = Instant::now();
         let concerned = |state: &mut journal::State| {
-            state.concerns(check).then(|| state.settle(check, cost, now))
+            state.concerns(check).then(|| state.settle(check, |_| cost, now))
         };
         if let Some(noted) = self.0.journal.with(concerned) {
             self.ensure_task();

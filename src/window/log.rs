@@ -200,6 +200,11 @@ impl Log {
         }
     }
 
+    /// Returns what a request takes, if the log has it.
+    pub(crate) fn cost_of(&self, id: Uuid) -> Option<u32> {
+        self.newest_of(id).map(|index| self.cost_at(index).now)
+    }
+
     /// Removes the entries up to and including an instant.
     pub(crate) fn remove_until(&mut self, at_us: u64) {
         self.remove_first(self.entries.partition_point(|entry| entry.at_us <= at_us));

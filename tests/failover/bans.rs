@@ -57,6 +57,32 @@ async fn ban_lifted_elsewhere_stays_lifted() {
     assert!(their_bans.get("mallory").await.unwrap().is_none());
 }
 
+/// Another process makes a ban shorter, and this one sees the shorter one.
+#[tokio::test]
+async fn ban_shortened_elsewhere_stays_short() {
+    let mut redis = Redis::start_durable().await;
+    let (ours, _) = process(&store(redis.url()).await);
+    let (theirs, their_bans) = process(&store(redis.url()).await);
+    for user in ["mallory", "trudy"] {
+        their_bans.impose(user, HOUR, "by mistake").await.unwrap();
+        assert!(!admit(&ours, user).await, "and so it is known here");
+        their_bans.lift(user).await.unwrap();
+    }
+    their_bans.impose("mallory", Duration::from_secs(3), "as it should be").await.unwrap();
+    for _ in 0..50 {
+        assert!(admit(&theirs, "trudy").await);
+    }
+    let banned_for = async |user| ours.check(user).await.unwrap().usage().banned_for();
+    assert!(banned_for("mallory").await < Some(Duration::from_secs(4)));
+    assert_eq!(banned_for("trudy").await, None, "full, and not banned");
+    redis.restart().await;
+    until_redis_decides(&ours).await;
+    assert!(banned_for("mallory").await < Some(Duration::from_secs(4)), "after a restart");
+    redis.kill();
+    assert!(banned_for("mallory").await < Some(Duration::from_secs(4)), "in an outage");
+    assert_eq!(banned_for("trudy").await, None, "in an outage");
+}
+
 /// The log of a banned key and its ban are written once after a loss, and not again for each request.
 #[tokio::test]
 async fn ban_outlives_the_memory_of_redis() {

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use redis::Value;
+use test_support::proxy::Fault;
 use test_support::warnings::Warnings;
 use test_support::{Redis, admit, admit_cost, eventually};
 use tokio::time::sleep;
@@ -73,6 +75,30 @@ async fn repeated_check_in_an_outage_keeps_the_settled_cost() {
     process.mend().await;
     sleep(Duration::from_millis(700)).await;
     assert!(!admit(&limiter, "alice").await, "nine are taken");
+}
+
+/// Redis refuses the first of two settlements, whose reply comes after the second one was made.
+#[tokio::test]
+async fn last_settlement_stands() {
+    let redis = Redis::start().await;
+    let process = Far::from(&redis).await;
+    let ours = process.limiter(user(10).budget());
+    let admitted = admit_cost(&ours, 4).await;
+    process.proxy.set(Fault::Delay(Duration::from_millis(300)));
+    redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let (settles, first) = (ours.clone(), admitted.clone());
+    let first = tokio::spawn(async move { settles.settle(&first, 1).await });
+    sleep(Duration::from_millis(100)).await;
+    redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    assert!(ours.settle(&admitted, 10).await.unwrap());
+    assert!(first.await.unwrap().unwrap());
+    process.proxy.set(Fault::None);
+    let theirs = limiter(user(10).budget(), &redis.store().await);
+    for _ in 0..10 {
+        assert_eq!(ours.peek("alice").await.unwrap().remaining(), 0);
+        assert_eq!(theirs.peek("alice").await.unwrap().remaining(), 0, "it took 10");
+        sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -254,4 +280,31 @@ async fn known_denial_stays_one_in_an_outage() {
     assert!(admit(&ours, "bob").await, "decided here");
     let is_admitted = admit(&ours, "alice").await;
     assert!(!is_admitted, "the second in an hour");
+}
+
+/// Redis knows that the log of a user is full, which this process does not. What fails is another key.
+#[tokio::test]
+async fn denial_by_redis_stands_whatever_fails_after_it() {
+    let redis = Redis::start().await;
+    let (ours, theirs) = (redis.store().await, redis.store().await);
+    let policy = || user(300).penalty("3/10m:1h".parse().unwrap());
+    for _ in 0..300 {
+        admit_cost(&limiter(policy(), &theirs), 1).await;
+    }
+    let [users, others] =
+        [policy(), Policy::new("other").quota(Quota::per_hour(9))].map(PolicyHandle::new);
+    for (fails, restored) in [
+        // The strike is the first write of a call that removes nothing.
+        ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+        ("SET tsw:{=alice}:user:strikes text", "DEL tsw:{=alice}:user:strikes"),
+        ("SET tsw:{=alice}:other:1h text", "DEL tsw:{=alice}:other:1h"),
+    ] {
+        redis.run::<()>(&fails.split(' ').collect::<Vec<_>>()).await;
+        let logs = [(&users, "alice"), (&others, "alice")];
+        let decision = Limiter::new(&users, ours.clone()).check_all(logs).await.unwrap();
+        let denied = decision.denied().unwrap_or_else(|| panic!("admitted after {fails}"));
+        assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"], "{fails}");
+        assert_eq!(decision.decided_by(), DecidedBy::Store, "{fails}");
+        redis.run::<Value>(&restored.split(' ').collect::<Vec<_>>()).await;
+    }
 }

@@ -1,7 +1,10 @@
 //! A response settles the budgets of its request: by its head, or by the end of its body, however that ends.
 
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +18,7 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Limiter, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key,
+    Limiter, MemoryStore, Policy, Quota, RedisStore, ResponseEnd, SlidingWindowLayer, key,
 };
 
 use crate::streaming;
@@ -35,7 +38,7 @@ fn layer(store: impl Store) -> SlidingWindowLayer {
     by_user(tokens(), store).rule(calls(), key::header("x-user-id")).cost(|_| RESERVED)
 }
 
-fn sent(end: tower_sliding_window::ResponseEnd<'_>) -> Option<u32> {
+fn sent(end: ResponseEnd<'_>) -> Option<u32> {
     u32::try_from(end.bytes).ok()
 }
 
@@ -224,4 +227,51 @@ async fn end_of_the_body_has_the_last_word() {
         body.frame().await.unwrap().unwrap();
         assert_eq!(left(&store).await, (expected, 9), "{tokens}, then {end:?}");
     }
+}
+
+/// The end of the stream arrives between two polls, as that of a `hyper::body::Incoming` over HTTP/2 may.
+struct Relayed {
+    data: Option<Bytes>,
+    has_ended: Arc<AtomicBool>,
+}
+
+impl Body for Relayed {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.data.take() {
+            Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
+            None if self.has_ended.load(Ordering::SeqCst) => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.data.is_none() && self.has_ended.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn end_between_two_polls_is_an_end() {
+    let has_ended = Arc::<AtomicBool>::default();
+    let (data, ended) = (Bytes::from_static(b"0123456789"), has_ended.clone());
+    let store = MemoryStore::new();
+    let whole = |end: ResponseEnd<'_>| if end.is_complete { sent(end) } else { None };
+    let service = layer(store.clone()).settle_from_body(0, whole).layer(service_fn(move |_| {
+        let body = Relayed { data: Some(data.clone()), has_ended: ended.clone() };
+        async { Ok::<_, Infallible>(Response::new(body)) }
+    }));
+    let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+    body.frame().await.unwrap().unwrap();
+    has_ended.store(true, Ordering::SeqCst);
+    // As hyper does after each frame.
+    if !body.is_end_stream() {
+        assert!(body.frame().await.is_none());
+    }
+    drop(body);
+    assert_eq!(left(&store).await.0, 990, "it was read to its end");
 }

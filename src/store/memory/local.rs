@@ -59,6 +59,11 @@ impl MemoryStore {
         })
     }
 
+    /// Returns what a request takes in a log, if the log has it.
+    pub(in crate::store) fn cost_of(&self, log: &LogId, id: Uuid) -> Option<u32> {
+        self.with_log(log, |stored, _| stored.entries.cost_of(id)).flatten()
+    }
+
     /// Returns whether Redis may have lost a log: the number of losses is higher than when Redis was last
     /// known to have it.
     pub(in crate::store) fn has_unseen_loss(&self, log: &LogId, losses: u64) -> bool {

@@ -192,16 +192,16 @@ impl State {
         }
     }
 
-    /// Takes note of the number of places that a request takes from now on. With 0 it is cancelled.
+    /// Takes note of what a request costs from now on in each log. With 0 it is cancelled.
     pub(super) fn settle(
         &mut self,
         check: &Check,
-        places: u32,
+        cost: impl Fn(&LogId) -> u32,
         now: Instant,
     ) -> Result<(), StoreError> {
         self.ensure_room(check, now)?;
         for (log, initial) in check.costs() {
-            let Some(places) = log.settled_cost(places) else { continue };
+            let Some(places) = log.settled_cost(cost(log)) else { continue };
             let earlier = self.logs.get(log).and_then(|it| it.requests.get(&check.id));
             let request = match earlier {
                 // A cancelled request has no place left to settle.

@@ -90,8 +90,8 @@ impl Proxy {
         self.fault.send_replace(fault);
     }
 
-    /// Lets the server execute the next request, and breaks the connection instead of
-    /// passing the reply on; so many times.
+    /// Lets the server execute the next request, and breaks the connection instead of passing the reply on; so many
+    /// times. Of every second reply, the first half is passed on.
     pub fn drop_replies(&self, count: usize) {
         self.drops.lock().unwrap().to_drop += count;
     }
@@ -143,6 +143,9 @@ async fn connection(
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(length @ 1..) = from_server.read(&mut buffer).await {
             if drops.lock().unwrap().drops_reply() {
+                if drops.lock().unwrap().dropped.is_multiple_of(2) {
+                    let _ = line.send((Instant::now(), buffer[..length / 2].to_vec()));
+                }
                 break;
             }
             if replies_fault.wait_for(passes).await.is_err() {
