@@ -17,6 +17,7 @@
     ARGV[5] seen_us (microseconds): how long ago it was imposed elsewhere, if seen_at_us is 0; 0 for
       a ban that is imposed now
     ARGV[6] only_longer (0 or 1): 1 to impose no ban while one stands that was imposed for as long
+    ARGV[7] length_us (microseconds): how long the ban was when it was imposed; 0 for one by strikes
 
   Reply:
     REPLY[1] wait_us (microseconds): how long the ban that stands still lasts; 0 if there is none
@@ -54,7 +55,7 @@ if duration_us > 0 and wanted_us > until_us and not is_covered then
     -- The level falls with the time since the last ban. Store that before `until` changes.
     level = math.max(0, level - math.floor((now_us - until_us) / decay_us))
   end
-  call('HSET', record, 'until', wanted_us, 'level', level, 'reason', reason, 'length', duration_us)
+  call('HSET', record, 'until', wanted_us, 'level', level, 'reason', reason, 'length', ARGV[7])
   local ttl_ms = math.ceil((duration_us + level * decay_us) / 1000) + 1000
   if call('PTTL', record) < ttl_ms then
     call('PEXPIRE', record, ttl_ms)

@@ -166,6 +166,9 @@ impl RedisStore {
     }
 }
 
+/// How far apart two readings of the end of one ban are at most.
+const SAME_BAN: Duration = Duration::from_secs(1);
+
 /// What is known from before a check was sent.
 struct Sent {
     at: Instant,
@@ -439,12 +442,17 @@ impl Inner {
             return;
         }
         for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
-            // Whatever was known: the ban may have been lifted, and a shorter one imposed.
-            if log.policy.get_penalty().is_some() {
+            let Some(_) = log.policy.get_penalty() else { continue };
+            let remaining = log_outcome.ban().remaining();
+            let known = self.local.ban_snapshot(log).map_or(Duration::ZERO, |ban| ban.remaining);
+            // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
+            let is_known = !remaining.is_zero() && known.abs_diff(remaining) < SAME_BAN;
+            if !is_known {
                 self.local.lift_ban(log);
             }
-            if log_outcome.ban().is_banned() {
-                let length = log_outcome.ban().remaining().saturating_sub(sent.at.elapsed());
+            if !remaining.is_zero() {
+                let length = remaining.saturating_sub(sent.at.elapsed());
+                let length = if is_known { Duration::ZERO } else { length };
                 self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
             }
         }

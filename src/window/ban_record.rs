@@ -18,7 +18,7 @@ pub(crate) struct BanRecord {
     pub(crate) level: u64,
     pub(crate) reason: String,
     /// How long the latest ban was when it was imposed by hand. 0 for one by strikes.
-    length_us: u64,
+    pub(crate) length_us: u64,
     /// When this process imposed the ban or last saw it in another store.
     pub(crate) last_seen_us: u64,
     /// The other store's timestamp when this process last saw the ban there.

@@ -106,7 +106,7 @@ if added then
   newest_us = now_us
   call('PEXPIRE', log, math.ceil(window_us / 1000) + 1000)
   if count > cap then
-    call('ZREMRANGEBYRANK', log, 0, count - cap - 1)
+    call('ZREMRANGEBYRANK', log, 0, math.min(count - cap, most_expired) - 1)
   end
 end
 count = math.min(count, cap)

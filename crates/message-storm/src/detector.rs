@@ -394,9 +394,8 @@ struct LostCall<'a> {
 impl Drop for LostCall<'_> {
     fn drop(&mut self) {
         if self.is_lost {
-            // Whether the message is recorded is for the caller to see to.
-            let check = Check { message: None, ..self.check.clone() };
-            self.shared.check_later(check, FIRST_PAUSE, None);
+            // With its message: then a call that arrives late changes nothing any more.
+            self.shared.check_later(self.check.clone(), FIRST_PAUSE, None);
         }
     }
 }

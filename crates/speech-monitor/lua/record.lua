@@ -47,9 +47,13 @@ for k = 1, #logs do
   if capacity[k] > 0 then
     local log, horizon_us = logs[k], ARGV[2 * k + 4]
     -- The clock may have stepped back. What is ahead of it would count for as long as the step, and make the
-    -- message the oldest.
-    for _, ahead in ipairs(call('ZRANGEBYSCORE', log, now_us + 1, '+inf')) do
-      call('ZADD', log, now_us - 1, ahead)
+    -- message the oldest. All step back with it.
+    local newest_us = tonumber(call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] or 0)
+    if newest_us > now_us then
+      local all = call('ZRANGE', log, 0, -1, 'WITHSCORES')
+      for at = 1, #all, 2 do
+        call('ZADD', log, now_us - 1 - (newest_us - all[at + 1]), all[at])
+      end
     end
     -- A second message to a peer raises the timestamp. A repeated call keeps the timestamp.
     call('ZADD', log, log == peers and 'GT' or 'NX', now_us, entry[k])

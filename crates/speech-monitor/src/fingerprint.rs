@@ -10,10 +10,6 @@ use crate::normalised::normalised;
 
 /// How many hashes are kept of a text. Those of a text of about 60 letters are all kept.
 const MAX_HASHES: usize = 64;
-/// A text of so many letters may hide what it repeats among other text.
-const LONG: u16 = 150;
-/// How many bytes a passage has.
-const PASSAGE: usize = 12;
 /// How many words must be known of texts of which not all are.
 const FEW_WORDS: usize = 6;
 /// How many letters a number counts as.
@@ -29,11 +25,9 @@ enum Kind {
     Piece,
     Word,
     Number,
-    /// The beginning of a passage: [`PASSAGE`] bytes from the beginning of a word.
-    Passage,
 }
 
-const WEIGHTS: [u32; 4] = [1, 2, 16, 6];
+const WEIGHTS: [u32; 3] = [1, 2, 16];
 
 /// The fingerprint of a text: its length, and hashes of its parts.
 ///
@@ -54,8 +48,7 @@ pub(crate) struct Fingerprint(Arc<[u8]>);
 /// - the share of words that both have, in any order.
 ///
 /// A share is relative to the text with more of them. A number counts as ten letters, all of which
-/// differ if the number does; spaces within it change nothing. Two texts of at least 150 letters that have a passage in common have a
-/// similarity of at least 90 %. The shares are estimated if a text has more than about 60 letters: the
+/// differ if the number does; spaces within it change nothing. The shares are estimated if a text has more than about 60 letters: the
 /// error is below five percent for nine in ten texts.
 ///
 /// ```
@@ -79,7 +72,7 @@ impl Fingerprint {
 
     fn with_hashes(message: &str, most: usize) -> Self {
         let text = normalised(message);
-        let (mut letters, mut starts, mut hashes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut letters, mut hashes) = (Vec::new(), Vec::new());
         let mut length = 0;
         let mut add = |kind: Kind, part: &str| {
             let hash = (rapidhash_v3(part.as_bytes()) >> 34) as u32 / WEIGHTS[kind as usize];
@@ -89,16 +82,15 @@ impl Fingerprint {
         // Digits with spaces between them are one number.
         for word in words.chunk_by(|one, next| is_number(one) && is_number(next)) {
             let word = &*word.concat();
-            length += word.chars().map(|it| 1 + u16::from(is_ideograph(it))).sum::<u16>();
+            let letters_of = word.chars().map(|it| 1 + u16::from(is_ideograph(it))).sum::<u16>();
             if is_number(word) {
+                length += letters_of.min(NUMBER as u16);
                 add(Kind::Number, word);
                 continue;
             }
+            length += letters_of;
             add(Kind::Word, word);
-            for (index, letter) in word.chars().enumerate() {
-                if index == 0 || is_ideograph(letter) {
-                    starts.push(letters.len());
-                }
+            for letter in word.chars() {
                 // A letter may be repeated in the next word: g o o d.
                 if letters.last() != Some(&letter) || letter.is_numeric() {
                     letters.push(letter);
@@ -107,16 +99,6 @@ impl Fingerprint {
         }
         for piece in letters.windows(letters.len().clamp(1, 3)) {
             add(Kind::Piece, &piece.iter().collect::<String>());
-        }
-        for start in starts.into_iter().filter(|_| length >= LONG) {
-            let mut passage = String::new();
-            passage.extend(letters[start..].iter().take(PASSAGE));
-            if let Some((end, _)) = passage.char_indices().find(|(end, _)| *end >= PASSAGE) {
-                passage.truncate(end);
-            }
-            if passage.len() >= PASSAGE {
-                add(Kind::Passage, &passage);
-            }
         }
         hashes.sort_unstable();
         hashes.dedup();
@@ -130,7 +112,7 @@ impl Fingerprint {
     pub(crate) fn similarity(&self, other: &Self) -> u8 {
         let known = self.known().min(other.known());
         let ours: Vec<u32> = self.hashes().take_while(|hash| *hash <= known).collect();
-        let mut counts = [[0; 3]; 4];
+        let mut counts = [[0; 3]; 3];
         for hash in &ours {
             counts[*hash as usize & 3][0] += 1;
         }
@@ -139,7 +121,7 @@ impl Fingerprint {
             count[1] += 1;
             count[2] += usize::from(ours.binary_search(&hash).is_ok());
         }
-        let [pieces, words, numbers, passages] =
+        let [pieces, words, numbers] =
             counts.map(|[ours, theirs, common]| (ours.max(theirs), common));
         let is_whole = known == u32::MAX;
         let by_pieces = (0..=100).rev().find(|percent: &usize| {
@@ -152,11 +134,9 @@ impl Fingerprint {
         let alike = if is_whole && pieces.0 == 0 { 100 } else { 0 };
         let letters = by_pieces.max(by_words).unwrap_or(alike);
         let length = usize::from(self.length().max(other.length()));
-        let percent = (length * letters + NUMBER * numbers.1 * 100)
+        (length * letters + NUMBER * numbers.1 * 100)
             .checked_div(length + NUMBER * numbers.0)
-            .unwrap_or(letters);
-        let share_passage = self.length().min(other.length()) >= LONG && passages.1 >= 2;
-        percent.max(if share_passage { 90 } else { 0 }) as u8
+            .unwrap_or(letters) as u8
     }
 
     /// Returns how many letters and digits the text has. An ideograph counts as two letters.

@@ -25,6 +25,8 @@ const BUDGET: usize = 150 << 20;
 /// The pause before the store is queried about a lost reply. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How late a call on an abandoned connection may run.
+const LATEST: Duration = Duration::from_secs(10);
 
 type Hook = dyn Fn(&MuteEvent) + Send + Sync;
 
@@ -253,7 +255,7 @@ impl SpeechMonitor {
 
     /// Asks the store whether a mute was imposed whose reply was lost, until it replies or the mute is over.
     async fn report_if_imposed(&self, mute: &NewMute, sent: Instant) {
-        let (mut pause, mut was_absent) = (FIRST_PAUSE, false);
+        let mut pause = FIRST_PAUSE;
         while sent.elapsed() < mute.length {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -266,10 +268,8 @@ impl SpeechMonitor {
                     }
                     return;
                 }
-                // Once more: a call on an abandoned connection may run late.
-                Ok(None) if was_absent => return,
-                Ok(None) => was_absent = true,
-                Err(_) => {}
+                Ok(None) if sent.elapsed() > LATEST => return,
+                Ok(None) | Err(_) => {}
             }
         }
     }

@@ -93,6 +93,19 @@ fn noise(number: usize) -> String {
 const RECOMMENDED: &str = "similar 5/5m 90% mute 12h; similar 3/1m 90% mute 6h; \
     peers 5/3m mute 24h; peers 9/5m mute 48h";
 
+/// Two messages in five minutes are no spam, and the third one comes after the step.
+#[tokio::test]
+async fn clock_that_steps_back_moves_messages_no_closer() {
+    let rules = ["similar 3/1m 90% mute 6h", "similar 5/5m 90% mute 12h"];
+    let mut chat = Chat::new(Clock::on_redis().await, &rules);
+    for _ in 0..2 {
+        assert_eq!(chat.says("good morning, everyone").await, None);
+        chat.clock.advance(2 * MINUTE).await;
+    }
+    chat.clock.step_back(5 * MINUTE).await;
+    assert_eq!(chat.says("good morning, everyone").await, None, "three in four minutes");
+}
+
 #[tokio::test]
 async fn messages_leave_window_after_clock_steps_back() {
     let mut chat = Chat::new(Clock::on_redis().await, &["peers 5/3m mute 24h"]);

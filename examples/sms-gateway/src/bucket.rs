@@ -63,7 +63,8 @@ impl Bucket {
         let (now, cost) = (self.epoch.elapsed(), self.period * parts);
         let whole = self.period * self.quota.limit();
         // A portion holds as many times fewer tokens as they take longer to come.
-        let own_cost = cost.saturating_mul(u32::try_from(institutions).unwrap_or(u32::MAX));
+        let institutions = u32::try_from(institutions).unwrap_or(u32::MAX).max(1);
+        let own_cost = cost.saturating_mul(institutions);
         let mut filled = lock(&self.filled);
         let own = filled.own.get(institution).copied().unwrap_or_default();
         let own = own.take(own_cost, whole.max(own_cost), now);
@@ -78,8 +79,10 @@ impl Bucket {
             }
             (own, all) => own.err().max(all.err()).unwrap_or_default(),
         };
-        filled.all =
-            filled.all.take(cost, (whole / 2).max(cost), now).map_err(|it| it.min(wait))?;
+        filled.all = filled
+            .all
+            .take(cost, (whole / institutions).max(cost), now)
+            .map_err(|it| it.min(wait))?;
         Ok(())
     }
 }

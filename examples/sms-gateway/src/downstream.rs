@@ -107,7 +107,8 @@ impl Downstream {
     /// Additive increase, multiplicative decrease, as TCP does (RFC 5681): quick to make room, slow to
     /// take it back, so that servers that share a downstream settle beside each other.
     pub(crate) async fn control(&self, levels: &Levels) {
-        let mut controller = Controller { targets: self.targets, left: 100, settles: false };
+        let mut controller =
+            Controller { targets: self.targets, left: 100, settles: false, seen: 0 };
         let mut looks = interval(self.targets.adapt_every);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -127,16 +128,23 @@ struct Controller {
     left: u32,
     /// The next results may be of messages from before the last decrease.
     settles: bool,
+    /// How many results the last look has left.
+    seen: u64,
 }
 
 impl Controller {
     /// Decides what is left, and takes the results. Without enough of them it waits for more.
     fn look(&mut self, recent: &mut Results) {
         let settles = std::mem::take(&mut self.settles);
-        if !settles && recent.results < LEAST_RESULTS {
-            return;
-        }
-        let Results { results, failed, slow } = std::mem::take(recent);
+        // A limit below what each message needs lets nothing through that could say that all is well again.
+        let is_idle = recent.results == self.seen;
+        let taken = match is_idle {
+            true => Results::default(),
+            false if settles || recent.results >= LEAST_RESULTS => std::mem::take(recent),
+            false => return self.seen = recent.results,
+        };
+        self.seen = recent.results;
+        let Results { results, failed, slow } = taken;
         let errors = u64::from(self.targets.target_errors);
         if settles {
             // They are used up.

@@ -109,8 +109,15 @@ impl Gateway {
             }
         };
         let admitted = admitted.map_err(|error| {
-            if let WaitError::Denied(denied) = &error {
-                self.refusals.count(institution, &denied.violated().collect::<Vec<_>>());
+            match &error {
+                WaitError::Denied(denied) => {
+                    self.refusals.count(institution, &denied.violated().collect::<Vec<_>>());
+                }
+                // The controller lowers those of institutions.
+                WaitError::Store(StoreError::CostAboveLimit { .. }) => {
+                    self.refusals.count(institution, &["institution"]);
+                }
+                _ => {}
             }
             refused(error)
         })?;

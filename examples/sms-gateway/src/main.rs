@@ -100,7 +100,9 @@ async fn apps(
         }
         None => {
             tracing::info!("windows and policies are kept in this process");
-            let limiter = Limiter::new(Quota::per_second(1), MemoryStore::new());
+            // Two logs of an hour for each message to another receiver: 500 messages a second. Up to 1 GB.
+            let store = MemoryStore::with_capacity(4_000_000);
+            let limiter = Limiter::new(Quota::per_second(1), store);
             (limiter, SharedPolicies::here(levels))
         }
     };

@@ -19,7 +19,7 @@ use crate::levels::Document;
 use crate::message::{Message, unreadable};
 
 /// The longest message, in bytes.
-const LONGEST_MESSAGE: usize = 16 * 1024;
+const LONGEST_MESSAGE: usize = 24 * 1024;
 /// The longest document: three lists of a thousand members.
 const LONGEST_DOCUMENT: usize = 512 * 1024;
 

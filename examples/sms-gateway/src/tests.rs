@@ -349,6 +349,16 @@ async fn a_failing_downstream_gets_no_more_than_the_lowered_limit() {
     // A change meanwhile is one of the configured limit.
     app.set("institutions/bank", "30/1s").await;
     assert_eq!(handed_over().await, 3);
+    // Nothing that is sent fits, and so nothing says that the downstream is well again.
+    app.set("institutions/bank", "20/1s").await;
+    app.downstream(json!({ "errors": 0 })).await;
+    let (mut tries, refused) = (0, app.shown("/state").await["refused"].clone());
+    while app.message("bank", ALICE, &"a".repeat(400)).await.status != 202 {
+        tries += 1;
+        assert!(tries < 10, "the limits stay low");
+        sleep(10 * SECOND).await;
+    }
+    assert_ne!(app.shown("/state").await["refused"], refused, "refusals are counted");
 }
 
 #[tokio::test(start_paused = true)]
@@ -545,7 +555,7 @@ async fn a_malformed_message_is_refused() {
         (with("institution", "stranger".into()), 403, "no such institution"),
         (with("channel", "stranger".into()), 403, "no such channel"),
         (with("text", "ü".repeat(1601).into()), 422, "1 to 1600"),
-        (with("text", "x".repeat(20_000).into()), 413, ""),
+        (with("text", "x".repeat(30_000).into()), 413, ""),
     ] {
         let request = Request::builder().method("POST").uri("/sms").body(Body::from(body.clone()));
         let answer = send(&app.clients, request.unwrap()).await;

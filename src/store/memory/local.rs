@@ -15,6 +15,8 @@ use crate::window::{Check, Cost, Entry, LogId, LogOutcome};
 /// A ban that this process has imposed or seen.
 pub(in crate::store) struct BanSnapshot {
     pub(in crate::store) remaining: Duration,
+    /// How long it was when it was imposed by hand, or seen. 0 for one by strikes.
+    pub(in crate::store) length: Duration,
     pub(in crate::store) reason: String,
     /// How long ago the process imposed the ban or last saw it in Redis.
     pub(in crate::store) age: Duration,
@@ -115,6 +117,7 @@ impl MemoryStore {
         let wait_us = record.wait_us(now_us);
         (wait_us > 0).then(|| BanSnapshot {
             remaining: Duration::from_micros(wait_us),
+            length: Duration::from_micros(record.length_us),
             reason: record.reason.clone(),
             age: Duration::from_micros(now_us.saturating_sub(record.last_seen_us)),
             store_timestamp: record.store_timestamp_us.map(Duration::from_micros),

@@ -26,7 +26,7 @@ const MAX_PER_PAGE: usize = 100_000;
 
 impl Inner {
     pub(super) async fn ban(&self, log: &LogId) -> Result<Option<Ban>, StoreError> {
-        let reply = requests::impose(&self.client, log, Duration::ZERO, "", NOW, false).await?;
+        let reply = requests::impose(&self.client, log, NOW, "", NOW, false).await?;
         Ok(Some(reply.ban).filter(|ban| !ban.remaining.is_zero()))
     }
 
@@ -37,7 +37,8 @@ impl Inner {
         reason: &str,
         only_longer: bool,
     ) -> Result<Ban, StoreError> {
-        let reply = requests::impose(&self.client, log, duration, reason, NOW, only_longer).await?;
+        let length = (duration, duration);
+        let reply = requests::impose(&self.client, log, length, reason, NOW, only_longer).await?;
         // An admission that is under way must not lift it.
         self.denials.forget(std::slice::from_ref(log));
         // The local ban holds in an outage.

@@ -153,9 +153,9 @@ impl Inner {
             && let Some(ban) = self.local.ban_snapshot(log)
         {
             let seen = (ban.store_timestamp.unwrap_or_default(), ban.age);
+            let length = (ban.remaining, ban.length);
             let reply =
-                requests::impose(&self.client, log, ban.remaining, &ban.reason, seen, false)
-                    .await?;
+                requests::impose(&self.client, log, length, &ban.reason, seen, false).await?;
             if reply.was_lifted {
                 self.local.lift_ban(log);
             } else if !reply.ban.remaining.is_zero() {

@@ -301,12 +301,12 @@ pub(super) struct BanReply {
 
 /// Imposes a ban with `ban.lua`. A length of zero only reads the present ban.
 ///
-/// The last pair says when the ban was seen: the time on Redis's clock, and how long ago. Both are
-/// zero for a ban that is imposed now.
+/// The first pair says how long the ban lasts, and how long it was when it was imposed. The second one says when it was
+/// seen: the time on Redis's clock, and how long ago. Both are zero for a ban that is imposed now.
 pub(super) async fn impose(
     client: &Client,
     log: &LogId,
-    length: Duration,
+    (remaining, length): (Duration, Duration),
     reason: &str,
     (store_timestamp, seen): (Duration, Duration),
     only_longer: bool,
@@ -315,8 +315,9 @@ pub(super) async fn impose(
     let decay_us = log.policy.get_penalty().map_or(0, |penalty| penalty.decay_us());
     let mut command = script.command(2);
     command.arg(keys.ban_record(log)).arg(keys.lift_mark(log));
-    command.arg(micros(length)).arg(reason).arg(decay_us);
+    command.arg(micros(remaining)).arg(reason).arg(decay_us);
     command.arg(micros(store_timestamp)).arg(micros(seen)).arg(u8::from(only_longer));
+    command.arg(micros(length));
     let reply = client.run(script, &command).await?;
     let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(&reply)?;
     let reason = String::from_utf8_lossy(&reason).into_owned();

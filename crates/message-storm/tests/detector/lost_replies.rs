@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient_store};
+use tokio::time::{sleep, timeout};
+use tower_sliding_window::RedisStore;
 
 use super::Watched;
 
@@ -104,4 +106,21 @@ async fn end_is_not_lost_to_a_message_while_it_is_asked_for() {
     };
     eventually("another call finds it over", is_over).await;
     assert_eq!(behind.watched.all_starts().await, [true, false]);
+}
+
+/// The network holds the call back until it has been repeated, and its caller has hung up.
+#[tokio::test]
+async fn start_is_reported_if_the_call_arrives_late() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let watched = Watched::on_redis("5/1h", &RedisStore::connect(proxy.url()).await.unwrap());
+    watched.record("lobby", 0..5).await;
+    proxy.set(Fault::Forget);
+    let caller = timeout(Duration::from_millis(50), watched.detector.record("lobby", "5"));
+    assert!(caller.await.is_err());
+    eventually("it is repeated", async || watched.starts() == [true]).await;
+    proxy.set(Fault::None);
+    sleep(Duration::from_secs(1)).await;
+    let reading = watched.detector.record("lobby", "6").await.unwrap();
+    assert_eq!((reading.count, watched.starts()), (7, vec![true]));
 }

@@ -7,6 +7,7 @@ use speech_monitor::{Message, Rule, SpeechMonitor};
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient_store};
 use tokio::time::sleep;
+use tower_sliding_window::RedisStore;
 
 const DELAY: Duration = Duration::from_millis(400);
 
@@ -199,4 +200,45 @@ async fn a_lost_reply_does_not_undo_an_unmute() {
     two.far.settled().await;
     assert_eq!(two.near.mute_of("alice").await.unwrap(), None);
     assert_eq!(two.events(), []);
+}
+
+/// The packets with the mute arrive two seconds late.
+#[tokio::test]
+async fn mute_that_arrives_late_is_reported() {
+    let two = Two::start(&["events 3/1h mute 2h"]).await;
+    let store = RedisStore::connect(two.proxy.url()).await.unwrap();
+    let events = two.events.clone();
+    let rule = "events 3/1h mute 2h".parse::<Rule>().unwrap();
+    let far = SpeechMonitor::on_redis([rule], &store)
+        .on_mute(move |event| events.lock().unwrap().push((0, event.lengthened)));
+    assert!(says(&far, "one").await && says(&far, "two").await);
+    two.proxy.set(Fault::Delay(DELAY));
+    let late = far.clone();
+    let third =
+        tokio::spawn(async move { late.check(&Message::from("alice").text("three")).await });
+    // The message is recorded, and the reply under way.
+    sleep(DELAY + DELAY / 2).await;
+    two.proxy.set(Fault::Forget);
+    assert!(third.await.unwrap().is_err());
+    sleep(Duration::from_secs(2)).await;
+    two.proxy.set(Fault::None);
+    eventually("it is reported", async || two.events() == [(0, false)]).await;
+}
+
+/// Its rule lengthens a mute once, and not by what has passed when Redis has lost it.
+#[tokio::test]
+async fn mute_is_reported_once_although_redis_loses_its_data() {
+    let mut two = Two::start(&["events 3/1h mute 2h"]).await;
+    for _ in 0..2 {
+        let mut checked = 0;
+        while checked < 4 {
+            checked += i32::from(two.near.check(&Message::from("alice").text("one")).await.is_ok());
+            sleep(Duration::from_millis(20)).await;
+        }
+        two.redis.restart().await;
+        let answers = async || two.near.mute_of("bob").await.is_ok();
+        eventually("it answers", answers).await;
+        sleep(Duration::from_millis(1_500)).await;
+    }
+    assert_eq!(two.events(), [(7_200, false)]);
 }

@@ -15,7 +15,7 @@ async fn are_delivered(texts: impl IntoIterator<Item = String>) -> bool {
     true
 }
 
-const HONEST: [[&str; 5]; 12] = [
+const HONEST: [[&str; 5]; 14] = [
     ["ok"; 5],
     ["👍"; 5],
     ["+1", "+1", "1", "+1", "+1!"],
@@ -58,6 +58,26 @@ const HONEST: [[&str; 5]; 12] = [
         "the thai place is closed today",
         "ok then the film",
     ],
+    // Long texts about the same.
+    [
+        "My brother wrote his thesis about the European Court of Human Rights and now he sells bicycles in Utrecht, which \
+         makes him far happier than any office ever did, or so he says each time we phone.",
+        "On Tuesday there was a long queue in front of the European Court of Human Rights because somebody had left a \
+         suitcase behind. Nobody was hurt, and the police gave the owner his pyjamas back.",
+        "If you look at the budget of the European Court of Human Rights you see how little money there is for cleaning. \
+         The staff bring their own soap! A reporter counted eleven broken lamps.",
+        "I once met a man who claimed to have founded the European Court of Human Rights in a bar near the harbour. He \
+         paid for the drinks with foreign coins, so perhaps there was some truth in it.",
+        "Yesterday's quiz asked when the European Court of Human Rights was established, and our whole table got it wrong. \
+         We came last again, but won a basket of plums for the funniest team name.",
+    ],
+    [
+        "4417 1234 8821 9034 7712 5501 6632 9917 2048 3391 7754 1180 6629 4023 8874 5561 9032 7718 2265 4490 1187 6603",
+        "9021 5534 1178 6620 8843 2295 7071 3316 9948 5057 2213 8890 1164 7735 6048 3382 9901 4476 8853 1129 5540 7702",
+        "2250 8846 3371 9905 4418 7763 1052 6684 9930 2217 8845 5561 3078 9916 4432 7750 1183 6605 2291 8837 5544 9062",
+        "7718 2265 4490 1187 6603 9952 4417 1234 8821 9034 7712 5501 6632 9917 2048 3391 7754 1180 6629 4023 8874 5561",
+        "1129 5540 7702 3068 9021 5534 1178 6620 8843 2295 7071 3316 9948 5057 2213 8890 1164 7735 6048 3382 9901 4476",
+    ],
 ];
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +109,7 @@ fn random(length: usize, rng: &mut fastrand::Rng) -> String {
     repeat_with(|| rng.alphanumeric()).take(length).collect()
 }
 
-const DISGUISES: [(&str, Disguise); 8] = [
+const DISGUISES: [(&str, Disguise); 6] = [
     ("the same", |text, _| text.to_owned()),
     ("punctuation", |text, rng| inserted(text, &[".", "!", "-", "*", "'", "~"], rng)),
     ("spaces", |text, rng| inserted(text, &[" "], rng)),
@@ -102,14 +122,6 @@ const DISGUISES: [(&str, Disguise); 8] = [
     ("a random end", |text, rng| {
         let length = text.len() * 12 / 88;
         format!("{text} {}", random(length, rng))
-    }),
-    ("500 random characters in front", |text, rng| format!("{} {text}", random(500, rng))),
-    ("100 random words in front", |text, rng| {
-        let words = repeat_with(|| {
-            let length = rng.usize(2..9);
-            random(length, rng)
-        });
-        format!("{} {text}", words.take(100).collect::<Vec<_>>().join(" "))
     }),
 ];
 
