@@ -58,25 +58,32 @@ const HONEST: [[&str; 5]; 14] = [
         "the thai place is closed today",
         "ok then the film",
     ],
-    // Long texts about the same.
+    // Long texts that name the same court.
     [
-        "My brother wrote his thesis about the European Court of Human Rights and now he sells bicycles in Utrecht, which \
-         makes him far happier than any office ever did, or so he says each time we phone.",
-        "On Tuesday there was a long queue in front of the European Court of Human Rights because somebody had left a \
-         suitcase behind. Nobody was hurt, and the police gave the owner his pyjamas back.",
-        "If you look at the budget of the European Court of Human Rights you see how little money there is for cleaning. \
-         The staff bring their own soap! A reporter counted eleven broken lamps.",
-        "I once met a man who claimed to have founded the European Court of Human Rights in a bar near the harbour. He \
-         paid for the drinks with foreign coins, so perhaps there was some truth in it.",
-        "Yesterday's quiz asked when the European Court of Human Rights was established, and our whole table got it wrong. \
-         We came last again, but won a basket of plums for the funniest team name.",
+        "My brother wrote his thesis about the European Court of Human Rights and now he sells bicycles in \
+         Utrecht, which makes him far happier than any office ever did, or so he says each time we phone.",
+        "On Tuesday there was a long queue in front of the European Court of Human Rights because somebody \
+         had left a suitcase behind. Nobody was hurt, and the police gave the owner a stern talk and his \
+         pyjamas back.",
+        "If you look at the budget of the European Court of Human Rights you see how little money there is \
+         for cleaning. The staff bring their own soap! A reporter counted eleven broken lamps.",
+        "I once met a man who claimed to have founded the European Court of Human Rights in a bar near the \
+         harbour. He paid for the drinks with foreign coins, so perhaps there was some truth in what he told \
+         us that night.",
+        "Yesterday's quiz asked when the European Court of Human Rights was established, and our whole table \
+         got it wrong. We came last again, but won a basket of plums for the funniest team name.",
     ],
     [
-        "4417 1234 8821 9034 7712 5501 6632 9917 2048 3391 7754 1180 6629 4023 8874 5561 9032 7718 2265 4490 1187 6603",
-        "9021 5534 1178 6620 8843 2295 7071 3316 9948 5057 2213 8890 1164 7735 6048 3382 9901 4476 8853 1129 5540 7702",
-        "2250 8846 3371 9905 4418 7763 1052 6684 9930 2217 8845 5561 3078 9916 4432 7750 1183 6605 2291 8837 5544 9062",
-        "7718 2265 4490 1187 6603 9952 4417 1234 8821 9034 7712 5501 6632 9917 2048 3391 7754 1180 6629 4023 8874 5561",
-        "1129 5540 7702 3068 9021 5534 1178 6620 8843 2295 7071 3316 9948 5057 2213 8890 1164 7735 6048 3382 9901 4476",
+        "4417 1234 8821 9034 7712 5501 6632 9917 2048 3391 7754 1180 6629 4023 8874 5561 9032 7718 2265 4490 \
+         1187 6603 9952",
+        "9021 5534 1178 6620 8843 2295 7071 3316 9948 5057 2213 8890 1164 7735 6048 3382 9901 4476 8853 1129 \
+         5540 7702 3068",
+        "2250 8846 3371 9905 4418 7763 1052 6684 9930 2217 8845 5561 3078 9916 4432 7750 1183 6605 2291 8837 \
+         5544 9062 3319",
+        "7718 2265 4490 1187 6603 9952 4417 1234 8821 9034 7712 5501 6632 9917 2048 3391 7754 1180 6629 4023 \
+         8874 5561 9032",
+        "1129 5540 7702 3068 9021 5534 1178 6620 8843 2295 7071 3316 9948 5057 2213 8890 1164 7735 6048 3382 \
+         9901 4476 8853",
     ],
 ];
 
