@@ -52,7 +52,14 @@ pub fn normalised(message: &str) -> String {
     let (head, tail) = expanded(message);
     let mut text: Vec<char> = plain(head).chain(plain(tail)).collect();
     if text.iter().any(|it| it.is_alphanumeric()) {
-        text.retain(|it| *it == ' ' || it.is_alphanumeric() || is_combining_mark(*it));
+        let mut is_kept = false;
+        text.retain(|it| {
+            // A mark goes with what it stands on.
+            if !is_combining_mark(*it) {
+                is_kept = *it == ' ' || it.is_alphanumeric();
+            }
+            is_kept
+        });
     }
     let is_repeated = |a: &mut char, b: &mut char| a == b && !a.is_numeric();
     text.dedup_by(is_repeated);
@@ -277,6 +284,7 @@ mod tests {
             assert_eq!(similarity(text, "english"), 0, "{text}");
         }
         assert_eq!(normalised("हिन्दी"), "हिन्दी", "its vowels are kept");
+        assert_eq!(normalised("\u{1d800}\u{1daa1}A"), "a", "a mark goes with its symbol");
         assert!(similarity("がき", "かき") < 100);
     }
 
