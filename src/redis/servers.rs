@@ -16,8 +16,9 @@ use crate::error::StoreError;
 /// The Redis servers of a store: one server, the master that Sentinels name, or a cluster.
 ///
 /// A URL is `redis://[USERNAME][:PASSWORD@]HOST[:PORT][/DATABASE]`, or `rediss://` for TLS with the
-/// feature `tls`. In a password `/`, `@`, `#`, `?` and `%` are percent-encoded. A string converts to the server at that URL. TLS uses the cryptography provider
-/// that the process has installed in rustls, and installs ring if there is none.
+/// feature `tls`. In a password `/`, `@`, `#`, `?` and `%` are percent-encoded. A string converts to the
+/// server at that URL. TLS uses the cryptography provider that the process has installed in rustls, and
+/// installs ring if there is none.
 ///
 /// ```
 /// use tower_sliding_window::store::RedisServers;
