@@ -146,3 +146,17 @@ impl Pair {
         Self { available: state.remaining(), window }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_rounded_up_and_at_least_one() {
+        for (wait_us, seconds) in [(0, "1"), (1, "1"), (1_000_001, "2"), (3_599_000_001, "3600")] {
+            let mut headers = HeaderMap::new();
+            insert_retry_after(&mut headers, Duration::from_micros(wait_us));
+            assert_eq!(headers[RETRY_AFTER], seconds);
+        }
+    }
+}

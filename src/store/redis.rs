@@ -442,7 +442,10 @@ impl Inner {
             return;
         }
         for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
-            let Some(_) = log.policy.get_penalty() else { continue };
+            // A node of a Cluster that is silent says nothing about its bans.
+            if log.policy.get_penalty().is_none() || !log_outcome.is_read() {
+                continue;
+            }
             let remaining = log_outcome.ban().remaining();
             let known = self.local.ban_snapshot(log).map_or(Duration::ZERO, |ban| ban.remaining);
             // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.

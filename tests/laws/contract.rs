@@ -78,6 +78,7 @@ laws!(
     cancelled_value_was_seen,
     check_without_a_value_is_an_error,
     permit_holds_its_place_until_it_is_dropped,
+    known_value_above_a_lower_limit_waits_long_enough,
     known_value_waits_behind_nobody,
     callers_of_two_logs_wait_until_another_is_over,
 );

@@ -34,6 +34,25 @@ pub(crate) async fn new_value_waits_until_one_has_left(store: impl Store) {
     assert!(!limiter.check_value("address", "bob").await.unwrap().is_admitted(), "alice is there");
 }
 
+/// The value itself leaves while it waits.
+pub(crate) async fn known_value_above_a_lower_limit_waits_long_enough(store: impl Store) {
+    let policy = PolicyHandle::new(accounts(3, 2_000 * MS));
+    let limiter = Limiter::new(&policy, store);
+    for value in ["alice", "bob", "carol"] {
+        admitted(limiter.check_value("address", value).await.unwrap());
+        sleep(100 * MS).await;
+    }
+    policy.set(accounts(2, 2_000 * MS)).unwrap();
+    let wait = async |value: &str| {
+        let decision = limiter.check_value("address", value).await.unwrap();
+        decision.denied().expect("three accounts are there").retry_after()
+    };
+    let (bob, alice) = (wait("bob").await, wait("alice").await);
+    assert!(alice > bob + 50 * MS, "{alice:?}: without alice there is room for bob, who is there");
+    sleep(alice).await;
+    admitted(limiter.check_value("address", "alice").await.unwrap());
+}
+
 /// A caller with a value that is there takes no place, so nobody is before it.
 pub(crate) async fn known_value_waits_behind_nobody(store: impl Store) {
     let policy = PolicyHandle::new(accounts(1, Duration::from_secs(3_600)));

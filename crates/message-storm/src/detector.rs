@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tower_sliding_window::{Key, RedisStore, StoreError};
 use uuid::Uuid;
 
@@ -20,6 +20,8 @@ const MOST_TASKS: usize = 100_000;
 /// The pause before a call is repeated. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How late a lost call may run.
+const LATEST: Duration = Duration::from_secs(10);
 
 /// Detects message storms: records every message of every group, denies none, and reports when a group
 /// has too many. See [the crate](crate).
@@ -317,7 +319,7 @@ impl Shared {
         if outcome.recheck_us > 0 && self.watched().insert(group.clone()) {
             let watched = Watched { shared: Arc::downgrade(self), group: group.clone() };
             let after = Duration::from_micros(outcome.recheck_us);
-            self.check_later(Check::new(group.clone(), None), after, Some(watched));
+            self.check_later(Check::new(group.clone(), None), after, Duration::ZERO, Some(watched));
         }
         let &Outcome { count, is_repeated, storm, .. } = outcome;
         let events = outcome.events(group);
@@ -337,12 +339,13 @@ impl Shared {
         Reading { count, is_saturated: count >= self.rule.cap, is_repeated, storm, events }
     }
 
-    /// Makes a check after a pause, and again with the same id until the store answers, in a task.
-    /// Does nothing if there are too many tasks, or no runtime.
+    /// Makes a check after a pause, and again with the same id until the store answers, in a task. For the length of
+    /// `patience` also until there is an event. Does nothing if there are too many tasks, or no runtime.
     pub(crate) fn check_later(
         self: &Arc<Self>,
         check: Check,
         mut pause: Duration,
+        patience: Duration,
         mut watched: Option<Watched>,
     ) {
         if self.alive.receiver_count() >= MOST_TASKS {
@@ -350,7 +353,7 @@ impl Shared {
         }
         let Ok(runtime) = Handle::try_current() else { return };
         let (shared, mut alive) = (Arc::downgrade(self), self.alive.subscribe());
-        let mut next_pause = FIRST_PAUSE;
+        let (mut next_pause, began) = (FIRST_PAUSE, Instant::now());
         runtime.spawn(async move {
             loop {
                 // Ends at once when the detector is dropped.
@@ -359,7 +362,12 @@ impl Shared {
                 // Before the call, because the group may change after it.
                 drop(watched.take());
                 match shared.store.check(&check).await {
-                    Ok(outcome) => return drop(shared.report(&check.group, &outcome)),
+                    Ok(outcome) => {
+                        let reading = shared.report(&check.group, &outcome);
+                        if !reading.events.is_empty() || began.elapsed() >= patience {
+                            return;
+                        }
+                    }
                     Err(error) => report_error(&error),
                 }
                 pause = next_pause;
@@ -394,8 +402,9 @@ struct LostCall<'a> {
 impl Drop for LostCall<'_> {
     fn drop(&mut self) {
         if self.is_lost {
-            // With its message: then a call that arrives late changes nothing any more.
-            self.shared.check_later(self.check.clone(), FIRST_PAUSE, None);
+            // Whether the message is recorded is for the caller to see to.
+            let check = Check { message: None, ..self.check.clone() };
+            self.shared.check_later(check, FIRST_PAUSE, LATEST, None);
         }
     }
 }

@@ -102,7 +102,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
             lost => format!(
                 "{lost}, and maybe its orders\n\
                  hint: restore both from a backup, or begin a new sale: \
-                 redis-cli --scan --pattern '{prefix}:{{SKU}}:*' | xargs redis-cli DEL {prefix}:opening"
+                 redis-cli --scan --pattern '{prefix}:{{SKU}}:*' | xargs redis-cli DEL; redis-cli DEL {prefix}:opening"
             )
             .into(),
         }

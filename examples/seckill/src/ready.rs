@@ -38,8 +38,8 @@ impl Standstill {
                 reason: format!("{} is sold: Redis has lost the stock of {sku}.", what(sku)),
                 hint: format!(
                     "Stop all servers. Restore the keys {prefix}:{{{sku}}}:* from a backup, or begin a new sale: \
-                     `redis-cli --scan --pattern '{prefix}:{{{sku}}}:*' | xargs redis-cli DEL {prefix}:opening`. Then start \
-                     them."
+                     `redis-cli --scan --pattern '{prefix}:{{{sku}}}:*' | xargs redis-cli DEL; redis-cli DEL \
+                     {prefix}:opening`. Then start them."
                 ),
             },
             error => Self {

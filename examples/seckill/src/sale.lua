@@ -199,7 +199,7 @@ end
 if op == 'enter' then
   local outcome = state()
   if outcome == 'none' or outcome == 'entered' or outcome == 'waiting' then
-    local place = now_us < opening and value or 4503599627370496 + now_us - opening
+    local place = now_us < opening and value or 4503599627370496 + now_us
     place = call('ZSCORE', line, subject) or place
     -- For the WAIT, as above: to add it again alone changes nothing.
     call('ZREM', line, subject)

@@ -14,7 +14,7 @@ const MOST: usize = 2000;
 /// Admits a number of parts in a length of time, and after a pause as many at once.
 ///
 /// An equal portion of the tokens belongs to each institution. One that needs more uses those of the others
-/// as long as the bucket is at least half full, so that none can empty it for the others.
+/// as long as the bucket has the portions of all others, so that none can empty it for them.
 pub(crate) struct Bucket {
     pub(crate) quota: Quota,
     /// How long a token takes to come.

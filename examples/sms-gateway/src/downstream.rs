@@ -15,6 +15,8 @@ use crate::message::Message;
 
 /// How many results it takes for a decision of the controller.
 const LEAST_RESULTS: u64 = 5;
+/// After how many looks without a new result the limits rise.
+const QUIET: u32 = 30;
 /// How many of a hundred results may be slower than the target: it is that of the 95th percentile.
 const SLOW: u64 = 5;
 /// What an increase adds to what is left of the thresholds, in percent.
@@ -108,7 +110,7 @@ impl Downstream {
     /// take it back, so that servers that share a downstream settle beside each other.
     pub(crate) async fn control(&self, levels: &Levels) {
         let mut controller =
-            Controller { targets: self.targets, left: 100, settles: false, seen: 0 };
+            Controller { targets: self.targets, left: 100, settles: false, seen: 0, quiet: 0 };
         let mut looks = interval(self.targets.adapt_every);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -130,21 +132,24 @@ struct Controller {
     settles: bool,
     /// How many results the last look has left.
     seen: u64,
+    /// How many looks have found no new result.
+    quiet: u32,
 }
 
 impl Controller {
     /// Decides what is left, and takes the results. Without enough of them it waits for more.
     fn look(&mut self, recent: &mut Results) {
         let settles = std::mem::take(&mut self.settles);
-        // A limit below what each message needs lets nothing through that could say that all is well again.
-        let is_idle = recent.results == self.seen;
-        let taken = match is_idle {
-            true => Results::default(),
-            false if settles || recent.results >= LEAST_RESULTS => std::mem::take(recent),
-            false => return self.seen = recent.results,
-        };
+        self.quiet = if recent.results == self.seen { self.quiet + 1 } else { 0 };
         self.seen = recent.results;
-        let Results { results, failed, slow } = taken;
+        // A limit below what each message needs lets nothing through that could say that all is well again.
+        if self.quiet >= QUIET {
+            *recent = Results::default();
+        } else if !settles && recent.results < LEAST_RESULTS {
+            return;
+        }
+        let Results { results, failed, slow } = std::mem::take(recent);
+        self.seen = 0;
         let errors = u64::from(self.targets.target_errors);
         if settles {
             // They are used up.

@@ -349,13 +349,19 @@ async fn a_failing_downstream_gets_no_more_than_the_lowered_limit() {
     // A change meanwhile is one of the configured limit.
     app.set("institutions/bank", "30/1s").await;
     assert_eq!(handed_over().await, 3);
+    // Also if there is a message in ten seconds only.
+    for _ in 0..60 {
+        app.status("bank", ALICE).await;
+        sleep(10 * SECOND).await;
+    }
+    assert_eq!(app.shown("/state").await["institution_limits_left"], 10);
     // Nothing that is sent fits, and so nothing says that the downstream is well again.
     app.set("institutions/bank", "20/1s").await;
     app.downstream(json!({ "errors": 0 })).await;
     let (mut tries, refused) = (0, app.shown("/state").await["refused"].clone());
     while app.message("bank", ALICE, &"a".repeat(400)).await.status != 202 {
         tries += 1;
-        assert!(tries < 10, "the limits stay low");
+        assert!(tries < 20, "the limits stay low");
         sleep(10 * SECOND).await;
     }
     assert_ne!(app.shown("/state").await["refused"], refused, "refusals are counted");

@@ -205,8 +205,8 @@ impl Shelf {
 
     fn enter(&mut self, user: &str, drawn: u64) {
         if self.state(user).outcome == Outcome::None {
-            let late = self.opening.and_then(|opening| self.now_us.checked_sub(opening));
-            self.line.add(user, late.map_or(drawn, |late| (1 << 52) + late));
+            let is_late = self.opening.is_some_and(|opening| self.now_us >= opening);
+            self.line.add(user, if is_late { (1 << 52) + self.now_us } else { drawn });
         }
     }
 

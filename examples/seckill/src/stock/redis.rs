@@ -340,17 +340,18 @@ impl RedisStock {
             (commands.script(&self.script, &keys, &arguments).await?, 0)
         };
         let (outcome, order, number, now_us, news_us, now_history) = sent;
-        if let Some(OnSale { clock, history, .. }) = on_sale {
-            *lock(clock) = (Instant::now(), now_us);
-            // A failover may take back what too few replicas have.
-            if confirmed >= wanted {
-                history.fetch_max(now_history, Ordering::Relaxed);
-            }
-        }
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome =
             parsed.map_err(|error| StoreError::Protocol { message: error.to_string() })?;
+        if let Some(OnSale { clock, history, .. }) = on_sale {
+            *lock(clock) = (Instant::now(), now_us);
+            // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
+            let wrote = matches!(outcome, Outcome::Placed | Outcome::Held | Outcome::Paid);
+            if wanted == 0 || wrote && confirmed >= wanted {
+                history.fetch_max(now_history, Ordering::Relaxed);
+            }
+        }
         if outcome == Outcome::Lost {
             // It is not set again: the orders are lost with it, and would be sold twice.
             return Err(StockError::Lost(sku.clone()));

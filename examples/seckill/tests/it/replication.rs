@@ -94,6 +94,36 @@ async fn order_that_no_replica_confirms_is_a_503() {
     assert!(server.stop().contains("too few replicas"));
 }
 
+/// Redis 8 says of a call that has written nothing that all replicas have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_that_loses_no_answer_is_no_loss() {
+    let master = Redis::start().await;
+    let (replica, way) = replica_of(&master).await;
+    let servers = [(); 2].map(|()| waiting_for(&master, "1", &["--stock", "iphone=2"]));
+    assert_eq!(servers[0].order("iphone", "alice").await.status, 201);
+    // An order that the master alone has, and that makes the other server refuse one.
+    way.set(Fault::Stall);
+    let bob = servers[1].order("iphone", "bob").await;
+    assert_eq!(bob.problem(503), "/problems/not-replicated");
+    servers[0].order("iphone", "carol").await;
+    let follow = async |from: &Redis, to: &Redis| {
+        to.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+        from.run::<()>(&["REPLICAOF", "127.0.0.1", &to.port().to_string()]).await;
+        let info = async || from.run::<String>(&["INFO", "replication"]).await;
+        eventually("it follows", async || info().await.contains("master_link_status:up")).await;
+    };
+    // A failover to the replica, and back.
+    follow(&master, &replica).await;
+    follow(&replica, &master).await;
+    let orders = ["HLEN", "seckill:{iphone}:orders"];
+    assert_eq!(master.run::<usize>(&orders).await, 1, "the only one that was answered with 201");
+    for (server, user) in [(0, "dave"), (1, "erin")] {
+        let order = async || servers[server].order("iphone", user).await.status.as_u16();
+        let expected = [201, 410][server];
+        eventually("the sale goes on", async || order().await == expected).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_line_outlives_servers_and_the_master() {
     let mut master = Redis::start().await;
