@@ -175,12 +175,29 @@ impl StoreError {
     }
 
     /// Returns whether the failure policy `Local` decides in place of the store.
-    pub(crate) const fn is_outage(&self) -> bool {
-        !self.is_impossible() && !matches!(self, Self::Overloaded)
+    pub(crate) fn is_outage(&self) -> bool {
+        match self {
+            Self::Uncertain { source } => source.is_outage(),
+            _ => !self.is_impossible() && !matches!(self, Self::Overloaded),
+        }
     }
 
     /// Returns whether the request was passed to a connection.
     pub(crate) const fn was_sent(&self) -> bool {
         !matches!(self, Self::Unavailable | Self::Overloaded | Self::Unsupported { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A request of several slots of a Cluster, of which one node takes no more: Redis decides about all of them.
+    #[test]
+    fn overload_is_no_outage() {
+        for (source, is_outage) in [(StoreError::Overloaded, false), (StoreError::Timeout, true)] {
+            assert_eq!(source.is_outage(), is_outage);
+            assert_eq!(StoreError::Uncertain { source: Box::new(source) }.is_outage(), is_outage);
+        }
     }
 }

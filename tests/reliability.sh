@@ -35,7 +35,9 @@ knows of a key when the key is used again.
 A command on a connection that the client gives up may still run later, after the request was cancelled or written back on
 the new connection. A repeated admission counts once, because it has the same UUID. But a cancelled request may count after
 all. So for the length of one window a log may hold as many requests too many as were under way when the client gave up the
-connection. It never admits one too many. The same holds for a reset or a lifted ban within a round trip of an admission:
+connection. It never admits one too many. But a settlement of a budget that runs late takes the place of a later one, and the
+budget then has so much too much or too little. A cancellation that a failover loses is not made again: the request counts
+until it has left the window. The same holds for a reset or a lifted ban within a round trip of an admission:
 the reset wins.
 
 | fault | the client sees | added latency | too many, at most | measured | test |

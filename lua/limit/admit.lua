@@ -273,7 +273,6 @@ while key <= #KEYS do
           end
         elseif entries <= most_expired then
           entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', left)
-          is_trimmed = entries == 0
         else
           local expired = call('ZCOUNT', log, '-inf', left)
           if expired > 0 then
@@ -281,7 +280,7 @@ while key <= #KEYS do
           end
           entries = entries - expired
         end
-        if is_trimmed then
+        if is_trimmed or entries == 0 then
           -- Without an entry there is no log, and a node of a Cluster that gives the slot away refuses it from then on.
           local reply = try('ZCARD', log)
           error = type(reply) == 'table' and reply.err

@@ -393,7 +393,16 @@ impl Cluster {
         if view.0.is_empty() {
             return Ok(false);
         }
-        self.newcomers().retain(|node| node.is_used.swap(false, Ordering::Relaxed));
+        self.newcomers().retain(|node| {
+            let is_needed =
+                node.is_used.swap(false, Ordering::Relaxed) || node.breaker.is_connected();
+            let has_slots = view.0.iter().any(|(.., address)| *address == node.address);
+            if !is_needed && !has_slots {
+                // If it is used again, nobody knows whether it still has what it got.
+                self.health.record_loss();
+            }
+            is_needed && !has_slots
+        });
         // A connection that was lost may have been to a node that nobody needs any more.
         self.health.find_connection();
         let is_same = view == known.view;

@@ -6,7 +6,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{
-    DecidedBy, Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
+    Bans, DecidedBy, Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
 };
 
 use crate::{LOG, limiter, store, user};
@@ -199,38 +199,69 @@ async fn slot_moves_to_a_new_node() {
 
 /// A log has expired, but for its last second, and its slot is on its way. The node refuses the log as soon as its entries are
 /// removed.
+/// A slot is on its way to a new node, which has the log already. It is not used for a few seconds, and restarts empty.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn newcomer_that_restarts_empty_never_over_admits() {
+    let mut cluster = Cluster::start().await;
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
+    let (slot, from) = cluster.slot(LOG).await;
+    let to = cluster.add_primary().await;
+    cluster.begin_to_move(slot, from, to).await;
+    five_of_alice(&limiter, true).await;
+    assert_eq!(cluster.nodes[to].keys().await, [LOG]);
+    for number in 0..40 {
+        let _ = limiter.check(format!("other-{number}")).await.unwrap();
+        sleep(Duration::from_millis(100)).await;
+    }
+    cluster.nodes[to].restart().await;
+    cluster.serves_every_slot(&[0, 1, 2, to]).await;
+    for _ in 0..8 {
+        assert!(!admit(&limiter, "alice").await);
+        sleep(Duration::from_millis(300)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_log_of_a_slot_that_moves_harms_no_other() {
-    let cluster = Cluster::start().await;
-    let limiter = limiter(user(1), &store(cluster.servers()).await);
-    let limiter = limiter.failure_policy(FailurePolicy::Closed);
-    let second = Policy::new("user").quota(Quota::new(1, Duration::from_secs(1)));
-    let [hour, two, second] = [user(1), user(2), second].map(PolicyHandle::new);
-    let (mut keys, _) = keys_of(&cluster).await;
-    let expired = [keys.pop().unwrap(), keys.pop().unwrap()];
-    for key in &expired {
-        let both = limiter.check_all([(&two, &**key), (&second, &**key)]).await;
-        assert!(both.unwrap().is_admitted());
-        cluster.begin_to_move(cluster.slot(&log_of(key)).await.0, 1, 0).await;
+    // So few entries are removed all at once, and so many by their number.
+    for length in [1, 257] {
+        let cluster = Cluster::start().await;
+        let limiter = limiter(user(1), &store(cluster.servers()).await);
+        let limiter = limiter.failure_policy(FailurePolicy::Closed);
+        let second = Policy::new("user").quota(Quota::new(300, Duration::from_secs(1)));
+        let [two, second] = [user(300), second].map(PolicyHandle::new);
+        let (mut keys, _) = keys_of(&cluster).await;
+        let expired = [keys.pop().unwrap(), keys.pop().unwrap()];
+        let mut all = JoinSet::new();
+        for key in expired.iter().cycle().take(2 * length).cloned() {
+            let (limiter, two, second) = (limiter.clone(), two.clone(), second.clone());
+            all.spawn(async move {
+                limiter.check_all([(&two, &*key), (&second, &*key)]).await.unwrap().is_admitted()
+            });
+        }
+        assert!(all.join_all().await.into_iter().all(|is_admitted| is_admitted));
+        for key in &expired {
+            cluster.begin_to_move(cluster.slot(&log_of(key)).await.0, 1, 0).await;
+        }
+        sleep(Duration::from_millis(1_400)).await;
+        // The log of the hour has the request only if it passes.
+        let both = limiter.check_all([(&two, &*expired[0]), (&second, &*expired[0])]).await;
+        let entries = cluster.nodes[1].entries(&log_of(&expired[0])).await;
+        assert_eq!(entries, length + usize::from(both.is_ok()), "{both:?}");
+        // Others share the call. Those of one policy are beside each other there.
+        let mut all = JoinSet::new();
+        for (number, key) in keys.into_iter().enumerate() {
+            let (limiter, hour) = (limiter.clone(), PolicyHandle::new(user(1)));
+            let (second, expired) = (second.clone(), expired[1].clone());
+            all.spawn(async move {
+                if number == 10 {
+                    let _ = limiter.check_all([(&second, &*expired)]).await;
+                }
+                limiter.check_all([(&hour, &*key)]).await.unwrap().is_admitted()
+            });
+        }
+        assert!(all.join_all().await.into_iter().all(|is_admitted| is_admitted), "{length}");
     }
-    sleep(Duration::from_millis(1_400)).await;
-    // The log of the hour has the request only if it passes.
-    let both = limiter.check_all([(&two, &*expired[0]), (&second, &*expired[0])]).await;
-    let entries = cluster.nodes[1].entries(&log_of(&expired[0])).await;
-    assert_eq!(entries, 1 + usize::from(both.is_ok()), "{both:?}");
-    // Others share the call.
-    let mut all = JoinSet::new();
-    for (number, key) in keys.into_iter().enumerate() {
-        let (limiter, hour) = (limiter.clone(), hour.clone());
-        let (second, expired) = (second.clone(), expired[1].clone());
-        all.spawn(async move {
-            if number == 10 {
-                let _ = limiter.check_all([(&second, &*expired)]).await;
-            }
-            limiter.check_all([(&hour, &*key)]).await.unwrap().is_admitted()
-        });
-    }
-    assert!(all.join_all().await.into_iter().all(|is_admitted| is_admitted));
 }
 
 /// Of two nodes that hang one returns.
@@ -600,6 +631,79 @@ async fn open_request_is_in_all_logs_or_in_none() {
         two.limiter.peek("alice").await.is_ok_and(|it| it.remaining() == 1)
     })
     .await;
+}
+
+/// A cancellation of the earlier log would arrive after the request, which the process has admitted, was written back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn late_rollback_undoes_no_admission() {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let (users, addresses) = keys_of(&cluster).await;
+    let (alice, bob) = (&*users[0], &*addresses[0]);
+    let proxy = node_behind_a_proxy(&cluster).await;
+    let builder = RedisStore::builder().deny_cache(false);
+    let builder = builder.response_timeout(Duration::from_millis(400));
+    let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
+    let store = builder.connect(servers).await.unwrap();
+    let [user, ip] = [("user", 1), ("ip", 10)]
+        .map(|(name, limit)| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(limit))));
+    let limiter = Limiter::new(&user, store);
+    let warm = limiter.check_all([(&user, &*users[1]), (&ip, &*addresses[1])]).await.unwrap();
+    assert_eq!(warm.decided_by(), DecidedBy::Store);
+
+    let (node, log) = (&cluster.nodes[1], log_of(alice));
+    let later = &cluster.nodes[cluster.slot(&log_of(bob)).await.1];
+    later.run::<()>(&["CLIENT", "PAUSE", "1500", "ALL"]).await;
+    let hold_back = async {
+        node.has_entries(&log, 1).await;
+        proxy.set(Fault::Forget);
+    };
+    let (decision, ()) = tokio::join!(limiter.check_all([(&user, alice), (&ip, bob)]), hold_back);
+    let decision = decision.unwrap();
+    assert_eq!((decision.is_admitted(), decision.decided_by()), (true, DecidedBy::LocalLog));
+    sleep(Duration::from_secs(3)).await;
+    proxy.set(Fault::None);
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(node.entries(&log).await, 1, "it was admitted");
+}
+
+/// A place that a request holds for a round trip, and does not keep, is no reason for a strike of another one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rolled_back_request_brings_no_ban() {
+    let two = TwoNodes::start().await;
+    let strict = Policy::new("user").quota(Quota::per_hour(1));
+    let strict = PolicyHandle::new(strict.penalty("1/10m:1h".parse().unwrap()));
+    assert!(two.limiter.check_all([(&two.ip, "bob")]).await.unwrap().is_admitted());
+    two.pause("bob", Duration::from_millis(200)).await;
+    let meanwhile = async {
+        sleep(Duration::from_millis(100)).await;
+        two.limiter.check_all([(&strict, "alice")]).await.unwrap()
+    };
+    let both = two.limiter.check_all([(&strict, "alice"), (&two.ip, "bob")]);
+    let (both, alone) = tokio::join!(both, meanwhile);
+    assert!(!both.unwrap().is_admitted(), "the address is full");
+    assert!(alone.is_admitted(), "{:?}", alone.usage().banned_for());
+}
+
+/// What a process knows of a ban, and the node of the ban is silent while another log denies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ban_of_a_silent_node_is_kept() {
+    let two = TwoNodes::start().await;
+    two.cluster.take_no_node_for_failed().await;
+    let strict = Policy::new("ip").quota(Quota::per_hour(9)).penalty("3/10m:1h".parse().unwrap());
+    let strict = PolicyHandle::new(strict);
+    let bans = Bans::new(&strict, store(two.cluster.servers()).await);
+    bans.impose("bob", Duration::from_secs(3600), "spam").await.unwrap();
+    let bob = async || two.limiter.check_all([(&strict, "bob")]).await.unwrap();
+    assert!(!bob().await.is_admitted(), "and so it is known here");
+    assert!(two.user("alice").await.is_admitted());
+    let node = &two.cluster.nodes[two.node("bob").await];
+    node.signal("STOP");
+    let both = two.limiter.check_all([(&two.user, "alice"), (&strict, "bob")]).await.unwrap();
+    assert_eq!((both.is_admitted(), both.decided_by()), (false, DecidedBy::Store));
+    let decision = bob().await;
+    node.signal("CONT");
+    assert_eq!((decision.is_admitted(), decision.decided_by()), (false, DecidedBy::LocalLog));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
