@@ -319,14 +319,13 @@ impl Shared {
         if outcome.recheck_us > 0 && self.watched().insert(group.clone()) {
             let watched = Watched { shared: Arc::downgrade(self), group: group.clone() };
             let after = Duration::from_micros(outcome.recheck_us);
-            self.check_later(Check::new(group.clone(), None), after, Duration::ZERO, Some(watched));
+            self.check_later(Check::new(group.clone(), None), after, Some(watched));
         }
         let &Outcome { count, is_repeated, storm, .. } = outcome;
         let events = outcome.events(group);
         for event in &events {
-            let (name, is_start) =
-                (self.rule.name().to_owned(), matches!(event, StormEvent::Started { .. }));
-            let kind = if is_start { "start" } else { "end" };
+            let name = self.rule.name().to_owned();
+            let kind = if matches!(event, StormEvent::Started { .. }) { "start" } else { "end" };
             metrics::counter!("sliding_window_storms_total", "name" => name, "event" => kind)
                 .increment(1);
             // A group is printed as its length.
@@ -339,13 +338,13 @@ impl Shared {
         Reading { count, is_saturated: count >= self.rule.cap, is_repeated, storm, events }
     }
 
-    /// Makes a check after a pause, and again with the same id until the store answers, in a task. For the length of
-    /// `patience` also until there is an event. Does nothing if there are too many tasks, or no runtime.
+    /// Makes a check after a pause, and again with the same id until the store answers, in a task. If it is not one of a
+    /// group that is watched, a lost call may still run: then also until there is an event, for a while. Does nothing if
+    /// there are too many tasks, or no runtime.
     pub(crate) fn check_later(
         self: &Arc<Self>,
         check: Check,
         mut pause: Duration,
-        patience: Duration,
         mut watched: Option<Watched>,
     ) {
         if self.alive.receiver_count() >= MOST_TASKS {
@@ -353,7 +352,7 @@ impl Shared {
         }
         let Ok(runtime) = Handle::try_current() else { return };
         let (shared, mut alive) = (Arc::downgrade(self), self.alive.subscribe());
-        let (mut next_pause, began) = (FIRST_PAUSE, Instant::now());
+        let (mut next_pause, began, is_lost) = (FIRST_PAUSE, Instant::now(), watched.is_none());
         runtime.spawn(async move {
             loop {
                 // Ends at once when the detector is dropped.
@@ -363,8 +362,8 @@ impl Shared {
                 drop(watched.take());
                 match shared.store.check(&check).await {
                     Ok(outcome) => {
-                        let reading = shared.report(&check.group, &outcome);
-                        if !reading.events.is_empty() || began.elapsed() >= patience {
+                        let has_event = !shared.report(&check.group, &outcome).events.is_empty();
+                        if has_event || !is_lost || began.elapsed() >= LATEST {
                             return;
                         }
                     }
@@ -404,7 +403,7 @@ impl Drop for LostCall<'_> {
         if self.is_lost {
             // Whether the message is recorded is for the caller to see to.
             let check = Check { message: None, ..self.check.clone() };
-            self.shared.check_later(check, FIRST_PAUSE, LATEST, None);
+            self.shared.check_later(check, FIRST_PAUSE, None);
         }
     }
 }

@@ -193,7 +193,7 @@ async fn failed_call_is_repeated_with_growing_pauses() {
         errors.map(|it| recorded.count(&it)).sum::<u64>()
     };
     let (before, start) = (errors(), Instant::now());
-    detector.0.check_later(Check::new("lobby".into(), None), Duration::ZERO, Duration::ZERO, None);
+    detector.0.check_later(Check::new("lobby".into(), None), Duration::ZERO, None);
     let mut attempts = Vec::new();
     while attempts.len() < 8 {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -102,9 +102,8 @@ impl Fingerprint {
         }
         hashes.sort_unstable();
         hashes.dedup();
-        let is_cut = hashes.len() > most;
+        let header = if hashes.len() > most { length | CUT } else { length }.to_le_bytes();
         hashes.truncate(most);
-        let header = (length | if is_cut { CUT } else { 0 }).to_le_bytes();
         Self(header.into_iter().chain(hashes.into_iter().flat_map(u32::to_le_bytes)).collect())
     }
 
@@ -113,9 +112,7 @@ impl Fingerprint {
         let known = self.known().min(other.known());
         let ours: Vec<u32> = self.hashes().take_while(|hash| *hash <= known).collect();
         let mut counts = [[0; 3]; 4];
-        for hash in &ours {
-            counts[*hash as usize & 3][0] += 1;
-        }
+        ours.iter().for_each(|hash| counts[*hash as usize & 3][0] += 1);
         for hash in other.hashes().take_while(|hash| *hash <= known) {
             let count = &mut counts[hash as usize & 3];
             count[1] += 1;

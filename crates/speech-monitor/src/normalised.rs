@@ -55,9 +55,8 @@ pub fn normalised(message: &str) -> String {
         let mut is_kept = false;
         text.retain(|it| {
             // A mark goes with what it stands on.
-            if !is_combining_mark(*it) {
-                is_kept = *it == ' ' || it.is_alphanumeric();
-            }
+            let is_mark = is_combining_mark(*it);
+            is_kept = if is_mark { is_kept } else { *it == ' ' || it.is_alphanumeric() };
             is_kept
         });
     }
