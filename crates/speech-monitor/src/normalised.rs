@@ -52,12 +52,11 @@ pub fn normalised(message: &str) -> String {
     let (head, tail) = expanded(message);
     let mut text: Vec<char> = plain(head).chain(plain(tail)).collect();
     if text.iter().any(|it| it.is_alphanumeric()) {
-        let mut is_kept = false;
-        text.retain(|it| {
+        let mut keeps = false;
+        text.retain(|&it| {
             // A mark goes with what it stands on.
-            let is_mark = is_combining_mark(*it);
-            is_kept = if is_mark { is_kept } else { *it == ' ' || it.is_alphanumeric() };
-            is_kept
+            keeps = if is_combining_mark(it) { keeps } else { it == ' ' || it.is_alphanumeric() };
+            keeps
         });
     }
     let is_repeated = |a: &mut char, b: &mut char| a == b && !a.is_numeric();
