@@ -29,9 +29,9 @@ pub enum FailurePolicy {
     /// The local log holds what this process has admitted before, and its own admissions are
     /// written back to the store later. So with one instance no key gets more than the quota. With
     /// several instances each one may admit its share on top of what the others have admitted before.
-    /// If each is told their number, that is together less than twice the limit in one window, unless there are more instances than
-    /// the limit has places. With 3 instances a limit of 5 is 1 for each. A request whose cost is above the share
-    /// is refused as with `Closed`. A denial for want of a share can name too long a wait: as soon as Redis replies
+    /// If each is told their number, that is together less than twice the limit in one window, unless there
+    /// are more instances than the limit has places. With 3 instances a limit of 5 is 1 for each. A request
+    /// whose cost is above the share is refused as with `Closed`. A denial for want of a share can name too long a wait: as soon as Redis replies
     /// again, the whole quota counts. A process that has just started knows no earlier admissions. If a process ends
     /// before the write-back, the others never learn what it admitted.
     ///

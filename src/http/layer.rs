@@ -255,8 +255,8 @@ impl SlidingWindowLayer {
     /// Sets what happens to a request if the store can't decide.
     ///
     /// Defaults to [`FailurePolicy::Local`] with one instance, so that each of several servers has the whole quotas in an
-    /// outage; with [`FailurePolicy::local(3)`](FailurePolicy::local) three servers share them. [`FailurePolicy::Closed`] responds with a 503 and `Retry-After`,
-    /// never with a 429.
+    /// outage; with [`FailurePolicy::local(3)`](FailurePolicy::local) three servers share them.
+    /// [`FailurePolicy::Closed`] responds with a 503 and `Retry-After`, never with a 429.
     pub fn failure_policy(self, on_failure: FailurePolicy) -> Self {
         self.with(|config| config.on_failure = on_failure)
     }

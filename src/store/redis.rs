@@ -262,8 +262,8 @@ impl RedisStore {
     fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
         inner.denials.note(check, &outcome, sent.at, &sent.generations);
+        inner.note_bans(check, sent, &outcome);
         if !outcome.admitted {
-            inner.note_bans(check, sent, &outcome);
             return Ok(outcome);
         }
         // At the local capacity nothing is recorded, and an outage refuses the key if it is new.
@@ -273,12 +273,6 @@ impl RedisStore {
             // Redis may have lost it since, and the rest of its logs may be written already.
             inner.journal.with(|state| state.admit(check, at, Origin::Redis));
             self.ensure_task();
-        }
-        if inner.denials.generations(&check.logs) == sent.generations {
-            // Otherwise a ban may have been imposed since.
-            for log in check.logs.iter().filter(|log| log.policy.get_penalty().is_some()) {
-                inner.local.lift_ban(log);
-            }
         }
         if inner.has_failed_lately(check) {
             let failures = inner.journal.with(|_| inner.health.failures());
@@ -436,7 +430,7 @@ impl Inner {
     /// Takes note of the bans in an outcome, for an outage.
     ///
     /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
-    /// not banned here. A ban that was lifted while the outcome was under way is over.
+    /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it.
     fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome) {
         if self.denials.generations(&check.logs) != sent.generations {
             return;
@@ -447,14 +441,15 @@ impl Inner {
                 continue;
             }
             let remaining = log_outcome.ban().remaining();
-            let known = self.local.ban_snapshot(log).map_or(Duration::ZERO, |ban| ban.remaining);
             // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
-            let is_known = !remaining.is_zero() && known.abs_diff(remaining) < SAME_BAN;
+            let known = if remaining.is_zero() { None } else { self.local.ban_snapshot(log) };
+            let is_known = known.is_some_and(|ban| ban.remaining.abs_diff(remaining) < SAME_BAN);
             if !is_known {
                 self.local.lift_ban(log);
             }
             if !remaining.is_zero() {
                 let length = remaining.saturating_sub(sent.at.elapsed());
+                // Without a length it is only seen again.
                 let length = if is_known { Duration::ZERO } else { length };
                 self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
             }

@@ -38,8 +38,8 @@ async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
     tokio::join!(promise(&alone), promise(&on_redis));
 }
 
-/// Calls the script of the stock as a server does, from ARGV[2] on with these arguments, but that it knows of no history. Returns what came of
-/// it, the user's order, and REPLY[5].
+/// Calls the script of the stock as a server does that was told of no history, from ARGV[2] on with these
+/// arguments. Returns what came of it, the user's order, and REPLY[5].
 async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String, String, u64) {
     let keys = "stock buyers orders line turns unpaid paid returned refunds payments".split(' ');
     let keys: Vec<String> = keys.map(|what| format!("{sku}:{what}")).collect();
