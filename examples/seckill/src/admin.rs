@@ -13,9 +13,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter, PolicyHandle};
 
+use crate::live;
 use crate::names::UserId;
 use crate::policies::{Changes, Fleet, USER, shown};
-use crate::routes::PathText;
+use crate::routes::{PathText, Shop};
 use example_support::admin::{PageQuery, no_page, page};
 use example_support::flags::penalty_length;
 use example_support::policies::PutError;
@@ -23,31 +24,31 @@ use example_support::problem::{Problem, WholeBody, whole_seconds};
 
 /// What the routes share.
 #[derive(Clone)]
-struct Operator {
-    bans: Bans,
-    limiter: Arc<dyn Fn(PolicyHandle) -> Limiter + Send + Sync>,
-    fleet: Arc<Fleet>,
+pub(crate) struct Operator {
+    pub(crate) shop: Arc<Shop>,
+    pub(crate) fleet: Arc<Fleet>,
+    pub(crate) bans: Bans,
+    /// Makes limiters with the store of the clients.
+    pub(crate) limiter: Arc<dyn Fn(PolicyHandle) -> Limiter + Send + Sync>,
 }
 
-/// Returns the routes of the admin listener. The limiters have the store of the clients.
-pub(crate) fn routes(
-    bans: Bans,
-    limiter: impl Fn(PolicyHandle) -> Limiter + Send + Sync + 'static,
-    fleet: Arc<Fleet>,
-) -> Router {
-    let (bans, limiter) = (bans.on_event(audit), Arc::new(limiter));
+/// Returns the routes of the admin listener.
+pub(crate) fn routes(operator: Operator) -> Router {
+    #[cfg(feature = "metrics")]
+    tokio::spawn(live::report(Arc::clone(&operator.shop)));
     Router::new()
+        .route("/admin/live", get(live::show))
         .route("/admin/bans", get(list))
         .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
         .route("/admin/explain/{user}", get(explain))
         .route("/admin/policies", get(policies))
         .route("/admin/policies/{name}", put(set_policy).delete(reset_policy))
-        .with_state(Operator { bans, limiter, fleet })
+        .with_state(operator)
 }
 
 /// Where a real shop writes its audit log. User ids, and reasons that may contain one, appear at the
 /// level debug only.
-fn audit(event: &BanEvent) {
+pub(crate) fn audit(event: &BanEvent) {
     let (what, key, reason) = match event {
         BanEvent::Imposed { key, ban, .. } => ("imposed", key, &*ban.reason),
         BanEvent::Lifted { key, .. } => ("lifted", key, ""),

@@ -4,28 +4,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::get;
-use axum::{Json, Router};
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout};
-use tower_sliding_window::store::RedisCommands;
-use tower_sliding_window::{Offender, Rejection, SlidingWindowLayer, StoreError, TopOffenders};
+use tower_sliding_window::{Offender, Rejection, SlidingWindowLayer, TopOffenders};
 
-use crate::policies::{Fleet, shown};
+use crate::admin::Operator;
+use crate::policies::shown;
 use crate::ready::Standstill;
-use crate::routes::{Shop, whole_milliseconds};
-use crate::stock::Outcome;
 #[cfg(feature = "metrics")]
-use crate::stock::StockError;
+use crate::routes::Shop;
+use crate::routes::whole_milliseconds;
+use crate::stock::{Outcome, Stock, StockError};
 
 /// How many keys of all policies are told apart among those denied most, and how many are shown.
 const OFFENDERS: (usize, usize) = (600, 10);
-/// How long the store may take to reply before the page says that it does not.
-const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What can come of orders and entries, and of payments, as the page and the metrics show it.
 const ORDERS: [&str; 8] = [
@@ -109,35 +104,17 @@ impl Meter {
     }
 }
 
-/// What the page shows.
-pub(crate) struct Live {
-    pub(crate) meter: Arc<Meter>,
-    pub(crate) fleet: Arc<Fleet>,
-    pub(crate) shop: Arc<Shop>,
-    /// `None` if everything is in this process.
-    pub(crate) redis: Option<RedisCommands>,
-}
-
-/// Returns the route of the figures.
-pub(crate) fn routes(live: Live) -> Router {
-    let live = Arc::new(live);
-    #[cfg(feature = "metrics")]
-    tokio::spawn(report(Arc::clone(&live)));
-    Router::new().route("/admin/live", get(show)).with_state(live)
-}
-
 /// Sets the metrics of the sale once a second.
 #[cfg(feature = "metrics")]
-async fn report(live: Arc<Live>) {
-    let Live { meter, shop, .. } = &*live;
+pub(crate) async fn report(shop: Arc<Shop>) {
     loop {
-        for (outcome, count) in meter.orders.all() {
+        for (outcome, count) in shop.meter.orders.all() {
             metrics::counter!("seckill_orders_total", "outcome" => outcome).absolute(count);
         }
-        for (outcome, count) in meter.payments.all() {
+        for (outcome, count) in shop.meter.payments.all() {
             metrics::counter!("seckill_payments_total", "outcome" => outcome).absolute(count);
         }
-        metrics::gauge!("seckill_ready").set(f64::from(Standstill::of(shop).is_none()));
+        metrics::gauge!("seckill_ready").set(f64::from(Standstill::of(&shop).is_none()));
         for sku in &shop.skus {
             let gauge = |name: &'static str| metrics::gauge!(name, "sku" => sku.to_string());
             let [left, entries, turns] = match shop.stock.level(sku) {
@@ -152,16 +129,16 @@ async fn report(live: Arc<Live>) {
             gauge("seckill_entries").set(entries);
             gauge("seckill_turns").set(turns);
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     }
 }
 
-async fn show(State(live): State<Arc<Live>>) -> Json<Value> {
-    let Live { meter, fleet, shop, redis } = &*live;
-    let store = match redis {
-        Some(commands) => state_of(commands).await,
-        None => json!({ "kind": "memory" }),
-    };
+pub(crate) async fn show(State(Operator { shop, fleet, .. }): State<Operator>) -> Json<Value> {
+    let error = shop.skus.iter().find_map(|sku| match shop.stock.trouble(sku) {
+        Some(StockError::Store(error)) => Some(error.to_string()),
+        _ => None,
+    });
+    let kind = if matches!(shop.stock, Stock::Redis(_)) { "redis" } else { "memory" };
     let stock = shop
         .skus
         .iter()
@@ -170,25 +147,14 @@ async fn show(State(live): State<Arc<Live>>) -> Json<Value> {
         let key = String::from_utf8_lossy(it.key().as_bytes());
         json!({ "policy": it.policy(), "key": key, "denials": it.denials() })
     };
-    let offenders = meter.offenders.all();
+    let offenders = shop.meter.offenders.all();
     Json(json!({
-        "orders": meter.orders.all().collect::<Vec<_>>(),
-        "standstill": Standstill::of(shop),
+        "orders": shop.meter.orders.all().collect::<Vec<_>>(),
+        "standstill": Standstill::of(&shop),
         "stock": stock.collect::<Vec<_>>(),
         "opens_in_ms": shop.terms.opening.opens_in().map(whole_milliseconds),
-        "store": store,
-        "policies": shown(fleet).await,
+        "store": { "kind": kind, "error": error },
+        "policies": shown(&fleet).await,
         "offenders": offenders.iter().take(OFFENDERS.1).map(offender).collect::<Vec<_>>(),
     }))
-}
-
-/// Tells how Redis replies.
-async fn state_of(commands: &RedisCommands) -> Value {
-    let sent = Instant::now();
-    let ping = redis::cmd("PING");
-    let reply = timeout(PATIENCE, commands.query::<redis::Value>(&ping)).await;
-    match reply.unwrap_or(Err(StoreError::Timeout)) {
-        Ok(_) => json!({ "kind": "redis", "round_trip_ms": sent.elapsed().as_secs_f64() * 1e3 }),
-        Err(error) => json!({ "kind": "redis", "error": error.to_string() }),
-    }
 }

@@ -26,11 +26,12 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Router;
-use tower_sliding_window::store::{RedisCommands, Store};
+use tower_sliding_window::store::Store;
 use tower_sliding_window::{Bans, Limiter, MemoryStore};
 
+use crate::admin::{Operator, audit};
 use crate::args::Args;
-use crate::live::{Live, Meter};
+use crate::live::Meter;
 use crate::names::user_key;
 use crate::opening::Opening;
 use crate::policies::{Fleet, Limits};
@@ -58,9 +59,9 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
         None => {
             tracing::info!("windows, stock and orders are kept in this process");
             let terms = terms(&args, Opening::start(&args, None).await?);
-            let stock = Stock::Memory(MemoryStock::new(&args.stock, terms.clone())?);
+            let stock = Stock::Memory(MemoryStock::new(&args.stock, terms.clone()));
             let fleet = SharedPolicies::here(limits);
-            apps(&args, fleet, stock, terms, MemoryStore::new(), None)?
+            apps(&args, fleet, stock, terms, MemoryStore::new())?
         }
     };
     tokio::spawn(async move { apps.fleet.follow().await });
@@ -110,7 +111,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let fleet = SharedPolicies::in_redis(limits, commands.clone(), prefix);
     fleet.look().await.map_err(unusable)?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    apps(args, fleet, Stock::Redis(stock), terms, redis.store, Some(commands))
+    apps(args, fleet, Stock::Redis(stock), terms, redis.store)
 }
 
 fn terms(args: &Args, opening: Opening) -> Terms {
@@ -136,30 +137,27 @@ fn apps<S>(
     stock: Stock,
     terms: Terms,
     windows: S,
-    redis: Option<RedisCommands>,
 ) -> Result<Apps, Box<dyn Error>>
 where
     S: Store + Clone,
 {
-    // Nothing shows the counts without an admin listener.
-    let meter = args.admin.admin.map(|_| Arc::new(Meter::new()));
+    let meter = Arc::new(Meter::new());
     let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
     let user = user_key(args.user_query.as_deref());
     let prefix = args.redis.prefix.clone();
-    let keeps_refunds = args.payment_token.is_some() && redis.is_some();
-    let shop =
-        Arc::new(Shop { stock, terms, skus, prefix, user, keeps_refunds, meter: meter.clone() });
+    let keeps_refunds = args.payment_token.is_some() && matches!(stock, Stock::Redis(_));
+    let shop = Arc::new(Shop { stock, terms, skus, prefix, user, keeps_refunds, meter });
     let fleet = Arc::new(fleet);
     let limits = fleet.set();
     let clients = routes(args, Arc::clone(&shop), limits, windows.clone())?;
     let mut operator = Router::new();
-    if let Some(meter) = meter {
-        let bans = Bans::new(limits.user(), windows.clone());
+    if args.admin.admin.is_some() {
+        let bans = Bans::new(limits.user(), windows.clone()).on_event(audit);
         let on_failure = args.on_failure;
         let limiter =
             move |policy| Limiter::new(policy, windows.clone()).failure_policy(on_failure);
-        let live = Live { meter, fleet: Arc::clone(&fleet), shop, redis };
-        operator = admin::routes(bans, limiter, Arc::clone(&fleet)).merge(live::routes(live));
+        let (fleet, limiter) = (Arc::clone(&fleet), Arc::new(limiter));
+        operator = admin::routes(Operator { shop, fleet, bans, limiter });
     }
     Ok(Apps { clients, operator, fleet })
 }

@@ -29,12 +29,6 @@ pub(crate) struct Opening(Receiver<When>);
 type When = (u64, Option<Instant>, Option<StoreError>);
 
 impl Opening {
-    #[cfg(test)]
-    pub(crate) fn of(at: Duration, left: Option<Duration>) -> Self {
-        let until = left.map(|left| Instant::now() + left);
-        Self(watch::channel((at.as_micros() as u64, until, None)).1)
-    }
-
     /// Reads when the sale opens, and follows the clock until then: that of Redis, or else that of this
     /// machine.
     pub(crate) async fn start(

@@ -26,7 +26,7 @@ use crate::names::{OrderId, Sku, UserId};
 use crate::pages;
 use crate::policies::Limits;
 use crate::ready::readyz;
-use crate::stock::{Call, Order, Outcome, Stock, StockError, Terms};
+use crate::stock::{Call, Outcome, Reply, Stock, StockError, Terms};
 use example_support::admin::{AdminError, guarded};
 use example_support::problem::{Problem, WholeBody, with_fallbacks};
 
@@ -48,8 +48,8 @@ pub(crate) struct Shop {
     pub(crate) user: Arc<dyn KeyExtractor>,
     /// Whether payments come from a provider with a token, and a Redis keeps those that buy nothing.
     pub(crate) keeps_refunds: bool,
-    /// Counts what comes of orders, if an operator can see the counts.
-    pub(crate) meter: Option<Arc<Meter>>,
+    /// Counts what comes of orders.
+    pub(crate) meter: Arc<Meter>,
 }
 
 /// Puts the shop together.
@@ -65,8 +65,8 @@ pub(crate) fn routes(
     // Two rules, one decision: a request counts for its user and for its address, or for neither.
     let mut limit = SlidingWindowLayer::new(limits.user(), user.clone(), windows);
     limit = limit.failure_policy(args.on_failure);
-    if let Some(meter) = &shop.meter {
-        limit = meter.watch(limit);
+    if args.admin.admin.is_some() {
+        limit = shop.meter.watch(limit);
     }
     let entry_limit = limits.of_addresses(limit.clone(), &address, Some(user.clone()));
     let limit = limits.of_addresses(limit, &address, None::<IpExtractor>);
@@ -118,9 +118,7 @@ async fn place_order(
     path: PathText,
 ) -> Result<Created, Problem> {
     let placed = place(&shop, user, ticket, path).await;
-    if let Some(meter) = &shop.meter {
-        meter.count(placed.as_ref().map_or_else(Problem::status, |(status, ..)| *status));
-    }
+    shop.meter.count(placed.as_ref().map_or_else(Problem::status, |(status, ..)| *status));
     placed
 }
 
@@ -142,8 +140,7 @@ async fn place(
         Outcome::Placed => {
             tracing::debug!(%order, user = ?user.as_str(), "order placed");
             let location = [(LOCATION, format!("/orders/{order}"))];
-            let placed = Order { user, is_paid: false, pay_in: reply.left() };
-            Ok((StatusCode::CREATED, location, Json(shown(&order, &placed))))
+            Ok((StatusCode::CREATED, location, Json(shown(&order, &user, &reply))))
         }
         Outcome::Held => {
             let title = "The user has an order for this SKU already";
@@ -191,17 +188,21 @@ async fn order(
     path: PathText,
 ) -> Result<Json<Value>, Problem> {
     let id = order_id(path)?;
-    let order = shop.stock.order(&id).await?.filter(|order| order.user == user);
-    Ok(Json(shown(&id, &order.ok_or_else(unknown_order)?)))
+    shop.stock.level(&id.sku)?.ok_or_else(unknown_order)?;
+    let reply = shop.stock.call(&id.sku, Call::Entry(&user)).await?;
+    if reply.order != id.uuid.to_string() {
+        return Err(unknown_order());
+    }
+    Ok(Json(shown(&id, &user, &reply)))
 }
 
-fn shown(id: &OrderId, order: &Order) -> Value {
+fn shown(id: &OrderId, user: &UserId, reply: &Reply) -> Value {
     json!({
         "order_id": id.to_string(),
         "sku": id.sku,
-        "user": order.user,
-        "paid": order.is_paid,
-        "pay_in_ms": order.pay_in.map(whole_milliseconds),
+        "user": user,
+        "paid": reply.outcome == Outcome::Paid,
+        "pay_in_ms": reply.left().map(whole_milliseconds),
     })
 }
 
@@ -230,9 +231,7 @@ async fn pay(
     shop.stock.draw(&id.sku).ok_or_else(not_here)?;
     let call = Call::Pay { order: &id, payment: &payment, is_real: shop.keeps_refunds };
     let reply = shop.stock.call(&id.sku, call).await;
-    if let Some(meter) = &shop.meter {
-        meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
-    }
+    shop.meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
     let reply = reply.map_err(StockError::of_a_change)?;
     let conflict = |kind, title| {
         let problem = Problem::new(StatusCode::CONFLICT, kind, title);

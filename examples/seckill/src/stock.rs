@@ -143,13 +143,6 @@ pub(crate) struct Level {
     pub(crate) turns: u32,
 }
 
-/// An order that holds a piece.
-pub(crate) struct Order {
-    pub(crate) user: UserId,
-    pub(crate) is_paid: bool,
-    pub(crate) pay_in: Option<Duration>,
-}
-
 impl Stock {
     /// Makes a call about a SKU on sale.
     pub(crate) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
@@ -181,22 +174,6 @@ impl Stock {
         match self {
             Self::Memory(_) => None,
             Self::Redis(stock) => stock.trouble(sku),
-        }
-    }
-
-    /// Returns the time of the store in microseconds since 1970, or an earlier one.
-    pub(crate) fn now_us(&self, sku: &Sku) -> u64 {
-        match self {
-            Self::Memory(stock) => stock.now_us(),
-            Self::Redis(stock) => stock.now_us(sku),
-        }
-    }
-
-    /// Returns the order of that id, if there is one.
-    pub(crate) async fn order(&self, id: &OrderId) -> Result<Option<Order>, StockError> {
-        match self {
-            Self::Memory(stock) => Ok(stock.order(id)),
-            Self::Redis(stock) => stock.order(id).await,
         }
     }
 }

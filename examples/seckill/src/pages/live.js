@@ -76,8 +76,8 @@ function showState({ store, opens_in_ms, stock, standstill }) {
     const known = level ? [left, sold, paid, entries, turns] : ["not known"];
     [...cells("stock", index, 6)].forEach((cell, at) => { cell.textContent = at ? known[at - 1] ?? "" : sku; });
   });
-  const isDown = store.error !== undefined;
-  const reply = isDown ? `Redis does not reply: ${store.error}` : `Redis replies in ${number(store.round_trip_ms ?? 0)} ms`;
+  const isDown = store.error !== null;
+  const reply = isDown ? `Redis does not reply: ${store.error}` : "Redis replies";
   show("store", store.kind === "redis" ? reply : "in this process", isDown);
   const policy = isDown ? "Redis does not reply: the failure policy decides about requests." : "";
   show("alert", [standstill?.reason, standstill?.hint, policy].filter(Boolean).join("\n"), true);

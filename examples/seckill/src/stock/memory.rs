@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Call, Level, Order, Outcome, Reply, StockError, Terms, left};
-use crate::draw::{Draw, FIRST_COME};
-use crate::names::{OrderId, Sku, UserId};
+use super::{Call, Level, Outcome, Reply, StockError, Terms};
+use crate::draw::Draw;
+use crate::names::Sku;
 use crate::opening::since_1970;
 use example_support::lock;
 
@@ -15,7 +16,7 @@ use example_support::lock;
 pub(crate) struct MemoryStock {
     shelves: HashMap<Sku, (Option<Draw>, Mutex<Shelf>)>,
     terms: Terms,
-    started: (Instant, u64),
+    started: (Instant, Duration),
 }
 
 /// One SKU. `sale.lua` describes the parts. There are no refunds: nobody could read them here.
@@ -32,7 +33,9 @@ struct Shelf {
     returned: HashMap<String, String>,
     // Of the present call:
     now_us: u64,
-    opening: Option<u64>,
+    is_drawn: bool,
+    /// The opening, until it has come.
+    opens_us: Option<u64>,
     turn_us: u64,
     pay_us: u64,
 }
@@ -76,35 +79,30 @@ impl Ranked {
 }
 
 impl MemoryStock {
-    pub(crate) fn new(skus: &[(Sku, u32)], terms: Terms) -> Result<Self, getrandom::Error> {
+    pub(crate) fn new(skus: &[(Sku, u32)], terms: Terms) -> Self {
         let shelf = |(sku, stock): &(Sku, u32)| {
-            let seed = if terms.draws { Draw::seed()? } else { FIRST_COME.to_owned() };
-            let shelf = Shelf { stock: *stock as usize, ..Shelf::default() };
-            Ok((sku.clone(), (Draw::from_kept(&seed).unwrap_or_default(), Mutex::new(shelf))))
+            let draw = if terms.draws { Draw::of(&Draw::seed()) } else { None };
+            let (stock, is_drawn) = (*stock as usize, draw.is_some());
+            (sku.clone(), (draw, Mutex::new(Shelf { stock, is_drawn, ..Shelf::default() })))
         };
-        let shelves = skus.iter().map(shelf).collect::<Result<_, getrandom::Error>>()?;
-        Ok(Self { shelves, terms, started: (Instant::now(), since_1970().as_micros() as u64) })
+        let shelves = skus.iter().map(shelf).collect();
+        Self { shelves, terms, started: (Instant::now(), since_1970()) }
     }
 
     pub(super) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
         self.shelves.get(sku).map(|(draw, _)| draw.as_ref())
     }
 
-    pub(super) fn now_us(&self) -> u64 {
-        self.started.1 + self.started.0.elapsed().as_micros() as u64
-    }
-
     /// Locks a SKU for all of a call, so that nothing comes between, and does what its time has come for.
     fn lock(&self, sku: &Sku) -> Option<MutexGuard<'_, Shelf>> {
-        let (draw, shelf) = self.shelves.get(sku)?;
+        let (_, shelf) = self.shelves.get(sku)?;
         let mut shelf = lock(shelf);
-        shelf.now_us = self.now_us();
-        // By the clock of this machine, which may step. Once it has come, the secret is known.
-        let opening = match self.terms.opening.opens_in() {
-            Some(left) => shelf.now_us + (left.as_micros() as u64).max(1),
-            None => self.terms.opening.micros().min(shelf.now_us),
-        };
-        shelf.opening = draw.as_ref().map(|_| opening);
+        // A clock that never steps.
+        let now = self.started.1 + self.started.0.elapsed();
+        let opens = self.terms.opening.opens_in().map(|left| now + left);
+        shelf.now_us = now.as_micros() as u64;
+        // Once it has come, the secret is known.
+        shelf.opens_us = opens.map(|opens| opens.as_micros() as u64);
         (shelf.turn_us, shelf.pay_us) = (self.terms.turn_us(), self.terms.pay_us());
         shelf.tick();
         Some(shelf)
@@ -137,13 +135,6 @@ impl MemoryStock {
             turns: shelf.turns.scores.len() as u32,
         })
     }
-
-    pub(super) fn order(&self, id: &OrderId) -> Option<Order> {
-        let (shelf, uuid) = (self.lock(&id.sku)?, id.uuid.to_string());
-        let user = UserId::new(shelf.orders.get(&uuid)?.clone())?;
-        let pay_in = left(shelf.unpaid.score(&uuid).unwrap_or_default(), shelf.now_us);
-        Some(Order { user, is_paid: shelf.paid.contains_key(&uuid), pay_in })
-    }
 }
 
 impl Shelf {
@@ -159,7 +150,7 @@ impl Shelf {
                 self.returned.insert(order, user);
             }
         }
-        if self.turn_us == 0 || self.opening.is_none_or(|opening| self.now_us < opening) {
+        if !self.is_drawn || self.opens_us.is_some() {
             return;
         }
         while self.turns.pop(self.now_us).is_some() {}
@@ -178,9 +169,8 @@ impl Shelf {
         if let Some(end) = self.turns.score(user).filter(|end| *end > self.now_us) {
             return self.reply(Outcome::Turn, "", end);
         }
-        let opening = self.opening.filter(|opening| self.now_us < *opening);
-        match (opening, self.line.rank(user)) {
-            (Some(opening), Some(_)) => self.reply(Outcome::Entered, "", opening),
+        match (self.opens_us, self.line.rank(user)) {
+            (Some(opens), Some(_)) => self.reply(Outcome::Entered, "", opens),
             (None, _) if self.orders.len() >= self.stock && self.unpaid.scores.is_empty() => {
                 self.reply(Outcome::Over, "", 0)
             }
@@ -205,8 +195,8 @@ impl Shelf {
 
     fn enter(&mut self, user: &str, drawn: u64) {
         if self.state(user).outcome == Outcome::None {
-            let is_late = self.opening.is_some_and(|opening| self.now_us >= opening);
-            self.line.add(user, if is_late { (1 << 52) + self.now_us } else { drawn });
+            let late = (1 << 52) + self.now_us;
+            self.line.add(user, if self.opens_us.is_some() { drawn } else { late });
         }
     }
 
@@ -215,7 +205,7 @@ impl Shelf {
             return self.reply(Outcome::Held, held, 0);
         }
         let has_turn = || ticket > self.now_us && self.turns.score(user) == Some(ticket);
-        if self.opening.is_some() && !has_turn() {
+        if self.is_drawn && !has_turn() {
             return self.reply(Outcome::TurnOver, "", 0);
         }
         if self.orders.len() >= self.stock {
@@ -248,30 +238,5 @@ impl Shelf {
             None => Outcome::TooLate,
         };
         self.reply(outcome, "", 0)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-    use crate::opening::Opening;
-
-    /// The clock of the machine has stepped, to or from the opening.
-    #[test]
-    fn users_are_drawn_until_the_secret_is_known() {
-        const HOUR: Duration = Duration::from_secs(3600);
-        let now = since_1970();
-        for (at, left, expected) in
-            [(now - HOUR, Some(HOUR), Outcome::Entered), (now + HOUR, None, Outcome::Turn)]
-        {
-            let (turn, opening) = (HOUR, Opening::of(at, left));
-            let terms = Terms { opening, draws: true, turn, pay_within: None };
-            let sku: Sku = "iphone".parse().unwrap();
-            let stock = MemoryStock::new(&[(sku.clone(), 1)], terms).unwrap();
-            let alice = UserId::new("alice".into()).unwrap();
-            assert_eq!(stock.call(&sku, Call::Enter(&alice)).unwrap().outcome, expected);
-        }
     }
 }

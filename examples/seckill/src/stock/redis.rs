@@ -15,9 +15,9 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
 
-use super::{Call, Level, Order, Outcome, Reply, StockError, Terms, left};
+use super::{Call, Level, Outcome, Reply, StockError, Terms};
 use crate::draw::{Draw, FIRST_COME};
-use crate::names::{OrderId, Sku, UserId};
+use crate::names::{Sku, UserId};
 use example_support::lock;
 
 /// The keys of the script.
@@ -55,8 +55,6 @@ struct OnSale {
     draw: Option<Draw>,
     /// When the level was read, what it was, and why nothing can be sold all the same.
     seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
-    /// When Redis has told its time, and what it was.
-    clock: Mutex<(Instant, u64)>,
     /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
     history: AtomicU64,
 }
@@ -111,7 +109,7 @@ impl RedisStock {
         }
         let stock = Arc::new(stock);
         for (sku, _) in on_sale {
-            // So that Redis has the script, and the server knows the time of Redis.
+            // So that Redis has the script.
             stock.send(sku, &["tick".to_owned()], false).await?;
             stock.look(sku).await;
             tokio::spawn(Arc::clone(&stock).follow(sku.clone()));
@@ -121,9 +119,7 @@ impl RedisStock {
 
     async fn put_on_sale(&self, sku: &Sku, pieces: u32) -> Result<OnSale, StockError> {
         let [stock, draw] = ["stock", "draw"].map(|what| self.key(sku, what));
-        let failed = |message: String| StockError::from(StoreError::Protocol { message });
-        let mode = if self.terms.draws { Draw::seed() } else { Ok(FIRST_COME.to_owned()) };
-        let mode = mode.map_err(|error| failed(error.to_string()))?;
+        let mode = if self.terms.draws { Draw::seed() } else { FIRST_COME.to_owned() };
         let mut set = pipe();
         // Both or neither: of a stock whose draw is lost, nobody knows the seed.
         set.cmd("MSETNX").arg(&stock).arg(pieces).arg(&draw).arg(mode).ignore();
@@ -138,15 +134,13 @@ impl RedisStock {
         if pieces_kept != pieces.to_string() {
             tracing::warn!(%sku, kept = pieces_kept, asked = pieces, "the stock was set before, and is kept");
         }
-        let no_seed = |()| failed(format!("the key {draw} holds no seed: delete it"));
-        let draw = Draw::from_kept(&kept).map_err(no_seed)?;
+        let draw = Draw::of(&kept);
         if draw.is_some() != self.terms.draws {
             let kept = if draw.is_some() { "draw" } else { FIRST_COME };
             tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
         }
         let unseen = (Instant::now(), Err(StoreError::Timeout.into()), None);
-        let (seen, clock) = (Mutex::new(unseen), Mutex::new((Instant::now(), 0)));
-        Ok(OnSale { kept, draw, seen, clock, history: AtomicU64::new(0) })
+        Ok(OnSale { kept, draw, seen: Mutex::new(unseen), history: AtomicU64::new(0) })
     }
 
     async fn follow(self: Arc<Self>, sku: Sku) {
@@ -227,26 +221,6 @@ impl RedisStock {
     pub(super) fn trouble(&self, sku: &Sku) -> Option<StockError> {
         let at_change = || lock(&self.on_sale.get(sku)?.seen).2.clone();
         self.level(sku).err().or_else(at_change)
-    }
-
-    pub(super) fn now_us(&self, sku: &Sku) -> u64 {
-        let Some(OnSale { clock, .. }) = self.on_sale.get(sku) else { return 0 };
-        let (at, now_us) = *lock(clock);
-        if now_us == 0 { 0 } else { now_us + at.elapsed().as_micros() as u64 }
-    }
-
-    pub(super) async fn order(&self, id: &OrderId) -> Result<Option<Order>, StockError> {
-        if self.level(&id.sku)?.is_none() {
-            return Ok(None);
-        }
-        let (key, uuid) = (|what| self.key(&id.sku, what), id.uuid.to_string());
-        let mut read = pipe();
-        read.hget(key("orders"), &uuid).hget(key("paid"), &uuid).zscore(key("unpaid"), &uuid);
-        let (user, paid, deadline): (Option<String>, Option<String>, Option<f64>) =
-            self.reads.pipeline(&read).await?;
-        let pay_in = left(deadline.unwrap_or_default() as u64, self.now_us(&id.sku));
-        let user = user.and_then(UserId::new);
-        Ok(user.map(|user| Order { user, is_paid: paid.is_some(), pay_in }))
     }
 
     pub(super) async fn call(
@@ -344,8 +318,7 @@ impl RedisStock {
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome =
             parsed.map_err(|error| StoreError::Protocol { message: error.to_string() })?;
-        if let Some(OnSale { clock, history, .. }) = on_sale {
-            *lock(clock) = (Instant::now(), now_us);
+        if let Some(OnSale { history, .. }) = on_sale {
             // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
             let wrote = matches!(outcome, Outcome::Placed | Outcome::Held | Outcome::Paid);
             if wanted == 0 || wrote && confirmed >= wanted {
