@@ -26,7 +26,7 @@ tests/install.sh redis-server
 case " ${*:---keep-going} " in
   *' --keep-going '* | *' --workspace '* | *' seckill '*)
     tests/install.sh prometheus
-    browsers=(chromium chromium-browser google-chrome)
+    browsers=(chromium chromium-browser google-chrome-stable)
     command -v "${browsers[@]}" >/dev/null || tests/install.sh chromium ;;
 esac
 

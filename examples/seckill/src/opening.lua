@@ -8,17 +8,16 @@
   Arguments:
     ARGV[1] date (microseconds): a proposed date, since 1970; empty if there is none
     ARGV[2] delay (microseconds): a proposed delay; empty if there is none
-    ARGV[3] ttl_ms (milliseconds): for how long after the opening, or from now on, to keep it
 
   Reply:
     REPLY[1] now_us (microseconds): the time of Redis
     REPLY[2] opening (text): the opening that stands; empty if there is none
 
   Cost: O(1).
-  TTL: ttl_ms after the opening, or after it was written if that is later.
+  TTL: none. It is kept as the orders are.
 ]]
 local call, opening = redis.call, KEYS[1]
-local date, delay, ttl_ms = ARGV[1], ARGV[2], ARGV[3]
+local date, delay = ARGV[1], ARGV[2]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
@@ -28,6 +27,6 @@ local proposed = tonumber(date) or (not held and tonumber(delay) and now_us + de
 local closed_until = tonumber(held) or math.huge
 if proposed and (not held or closed_until > now_us and closed_until < proposed) then
   held = string.format('%.0f', proposed)
-  call('SET', opening, held, 'PXAT', string.format('%.0f', math.max(proposed, now_us) / 1000 + ttl_ms))
+  call('SET', opening, held)
 end
 return { now_us, held or '' }

@@ -17,8 +17,6 @@ use example_support::problem::Problem;
 const LOOK: Duration = Duration::from_secs(1);
 /// The time between two reads while Redis does not answer.
 const RETRY: Duration = Duration::from_millis(100);
-/// For how long after the opening Redis keeps it: longer than a sale, so that a restart does not move it.
-const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// When orders are taken from.
 #[derive(Clone)]
@@ -108,8 +106,7 @@ impl Clock {
         };
         let [date, delay] =
             [date, delay].map(|it| it.map_or(String::new(), |it| it.as_micros().to_string()));
-        let arguments = [&date, &delay, &KEPT.as_millis().to_string()];
-        let (now, opening): (u64, String) = commands.script(script, &[key], &arguments).await?;
+        let (now, opening): (u64, String) = commands.script(script, &[key], &[date, delay]).await?;
         let opening = if opening.is_empty() { Ok(0) } else { opening.parse() };
         let opening = opening.map_err(|_| StoreError::Protocol {
             message: format!("the key {key} holds no opening: delete it"),

@@ -14,6 +14,7 @@
     KEYS[8] returned (HASH): from the UUID of an order that was not paid in time to the user id
     KEYS[9] refunds (HASH): from the id of a payment that has bought nothing to the UUID of the order
     KEYS[10] payments (HASH): from the id of a payment to the UUID of the order that it has paid
+    KEYS[11] draw (string): the seed of the draw, or what says that there is none
 
   Arguments:
     ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, or `tick` to do what time does
@@ -21,21 +22,24 @@
     ARGV[3] turn_us (microseconds): how long a turn is; 0 to give none yet
     ARGV[4] pay_us (microseconds): how long an order may stay unpaid; 0 if for ever
     ARGV[5] told (count): how many orders and payments there were, as far as a server was told
-    ARGV[6] subject (text): the user id; to `pay` the UUID of the order
+    ARGV[6] subject (text): the user id; to `pay` the UUID of the order; to `tick` what the draw must be
     ARGV[7] value (text): to `order` the UUID of the new order, to `pay` the id of the payment, to `enter` the place
-      if it is before the opening
-    ARGV[8] ticket (microseconds): to `order` in a draw, when the turn ends; to `pay` 1 to keep a payment that has
-      bought nothing, and 0 if nobody vouches for it
+      if it is before the opening, to `tick` the UUID of the last order that the server was told of, or empty
+    ARGV[8] more (text): to `order` in a draw, when the turn of the ticket ends, in microseconds; to `pay` 1 to keep a
+      payment that has bought nothing, and 0 if nobody vouches for it; to `tick` the last payment that the server was
+      told of, or empty
 
   Reply:
     REPLY[1] outcome (text): what `Reply` in stock.rs lists
-    REPLY[2] text (text): the UUID of the order that the user has
+    REPLY[2] text (text): the UUID of the order that the user has; to `tick` why Redis takes no writes, if so
     REPLY[3] number (number): when the turn ends or the order has to be paid, in microseconds since 1970, or 0; in
       line the place
     REPLY[4] now_us (microseconds): the time of Redis
     REPLY[5] news_us (microseconds): in line at the k-th place, about when the k-th of the running turns and times to
       pay ends, and no later, since 1970; 0 if there are not so many
     REPLY[6] history (count): how many orders and payments there ever were
+    REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
+      and the turns
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
@@ -55,7 +59,14 @@ end
 
 local known, sold = call('GET', stock), call('HLEN', orders)
 local history = sold + call('HLEN', returned) + call('HLEN', paid)
-if tonumber(known) and history < tonumber(ARGV[5]) then
+local is_older = history < tonumber(ARGV[5])
+if op == 'tick' then
+  -- Since then others may have sold as many.
+  is_older = is_older or not known
+    or value ~= '' and not call('HGET', orders, value) and not call('HGET', returned, value)
+    or ARGV[8] ~= '' and not call('HGET', payments, ARGV[8])
+end
+if is_older and known ~= 'lost' then
   -- Redis has come back older, and would sell again what is sold. A server that is started later finds this.
   known = 'lost'
   call('SET', stock, known)
@@ -63,12 +74,15 @@ end
 -- The number of sold pieces is the number of orders, so that the two cannot differ, and every order has a buyer. A
 -- Redis that evicts keys may have dropped one of the two, or the stock.
 local pieces = tonumber(known)
-local is_lost = not pieces or call('HLEN', buyers) ~= sold
+local is_lost = not pieces or call('HLEN', buyers) ~= sold or op == 'tick' and call('GET', KEYS[11]) ~= subject
 
-local function reply(outcome, text, number, news_us)
-  return { outcome, text or '', number or 0, now_us, news_us or 0, history }
+local function reply(outcome, text, number, news_us, level)
+  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or {} }
 end
 
+if is_lost then
+  return reply('lost')
+end
 if op == 'pay' then
   local refunded = call('HGET', refunds, value)
   local order = call('HGET', payments, value) or refunded
@@ -89,17 +103,21 @@ if op == 'pay' then
       call('HSET', refunds, value, subject)
     end
   else
-    outcome = is_lost and 'lost' or 'unknown'
+    outcome = 'unknown'
   end
   return reply(outcome)
 end
 
-if is_lost then
-  return reply('lost')
+local function told(refused)
+  local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
+  return reply('done', refused, 0, 0, level)
 end
 if op == 'tick' then
   -- A Redis that takes no writes is found out before anybody orders.
-  call('SET', stock, known)
+  local refused = redis.pcall('SET', stock, known).err
+  if refused then
+    return told(refused)
+  end
 end
 local function give_back(order)
   local user = call('HGET', orders, order)
@@ -224,7 +242,7 @@ if opening and now_us >= opening and turn_us > 0 then
   end
 end
 if op == 'tick' then
-  return reply('done')
+  return told()
 end
 local outcome, text, number = state()
 return reply(outcome, text, number, outcome == 'waiting' and news_us(number))

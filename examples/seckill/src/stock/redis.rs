@@ -22,9 +22,10 @@ use example_support::lock;
 
 /// The keys of the script.
 #[rustfmt::skip]
-const KEYS: [&str; 10] = [
-    "stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds", "payments",
+const KEYS: [&str; 11] = [
+    "stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds", "payments", "draw",
 ];
+const SALE: &str = include_str!("../sale.lua");
 /// What stands in place of a stock that Redis has lost, so that no server that is started sells it again.
 const LOST: &str = "lost";
 /// How often the levels are read.
@@ -57,6 +58,17 @@ struct OnSale {
     seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
     /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
     history: AtomicU64,
+    /// The last order and the last payment, as Redis has told for sure.
+    last: Mutex<[String; 2]>,
+}
+
+/// What came of a call.
+struct Sent {
+    reply: Reply,
+    /// What a look has seen.
+    level: Level,
+    /// Why the change may not be safe, or can't be made.
+    trouble: Option<StockError>,
 }
 
 /// How many replicas have an order before it is answered with 201.
@@ -83,15 +95,14 @@ impl RedisStock {
         replicas: Replicas,
         terms: Terms,
     ) -> Result<Arc<Self>, StockError> {
-        let sale = include_str!("../sale.lua");
         let mut stock = Self {
             orders,
             looks,
             reads,
             prefix: prefix.to_owned(),
             replicas,
-            script: RedisScript::new(sale),
-            hash: Script::new(sale),
+            script: RedisScript::new(SALE),
+            hash: Script::new(SALE),
             terms,
             on_sale: HashMap::new(),
         };
@@ -109,9 +120,7 @@ impl RedisStock {
         }
         let stock = Arc::new(stock);
         for (sku, _) in on_sale {
-            // So that Redis has the script.
-            stock.send(sku, &["tick".to_owned()], false).await?;
-            stock.look(sku).await;
+            stock.look(sku).await?;
             tokio::spawn(Arc::clone(&stock).follow(sku.clone()));
         }
         Ok(stock)
@@ -140,7 +149,13 @@ impl RedisStock {
             tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
         }
         let unseen = (Instant::now(), Err(StoreError::Timeout.into()), None);
-        Ok(OnSale { kept, draw, seen: Mutex::new(unseen), history: AtomicU64::new(0) })
+        Ok(OnSale {
+            kept,
+            draw,
+            seen: Mutex::new(unseen),
+            history: AtomicU64::new(0),
+            last: Mutex::default(),
+        })
     }
 
     async fn follow(self: Arc<Self>, sku: Sku) {
@@ -148,61 +163,28 @@ impl RedisStock {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            self.look(&sku).await;
+            let _ = self.look(&sku).await;
         }
     }
 
     /// Reads the level of a SKU, does what its time has come for, and marks it if Redis has lost it.
-    async fn look(&self, sku: &Sku) {
-        let Some(OnSale { kept, draw, seen, .. }) = self.on_sale.get(sku) else { return };
-        let key = |what| self.key(sku, what);
-        let mut read = pipe();
-        read.get(key("stock")).get(key("draw")).hlen(key("orders")).hlen(key("paid"));
-        read.zcard(key("line")).zcard(key("turns"));
-        type Read = (Option<String>, Option<String>, u32, u32, u32, u32);
-        let mut trouble = None;
-        let level = match self.reads.pipeline::<Read>(&read).await {
-            Ok((stock, mode, sold, paid, entries, turns)) => {
-                if stock.is_none() {
-                    let mut mark = redis::cmd("MSETNX");
-                    mark.arg(key("stock")).arg(LOST);
-                    if let Ok(true) = self.reads.query(&mark).await {
-                        tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
-                    }
+    async fn look(&self, sku: &Sku) -> Result<(), StockError> {
+        let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku) else { return Ok(()) };
+        let [order, payment] = lock(last).clone();
+        let looked = self.send(sku, &["tick".to_owned(), kept.clone(), order, payment]).await;
+        let mut seen = lock(seen);
+        match &looked {
+            Ok(sent) => *seen = (Instant::now(), Ok(sent.level), sent.trouble.clone()),
+            Err(lost @ StockError::Lost(_)) => {
+                if !matches!(seen.1, Err(StockError::Lost(_))) {
+                    tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
                 }
-                let same_draw = draw.is_none() || mode.as_ref() == Some(kept);
-                let stock = stock.and_then(|pieces| pieces.parse().ok()).filter(|_| same_draw);
-                if stock.is_some() {
-                    let ticked = self.send(sku, &["tick".to_owned()], false).await;
-                    trouble = match ticked {
-                        Ok(_) => self.replicated(sku).await.err(),
-                        Err(error) => Some(error),
-                    };
-                }
-                let level = stock.map(|stock| Level { stock, sold, paid, entries, turns });
-                level.ok_or_else(|| StockError::Lost(sku.clone()))
+                *seen = (Instant::now(), Err(lost.clone()), None);
             }
             // Until it is stale, the level before is shown.
-            Err(error) => return lock(seen).2 = Some(error.into()),
-        };
-        *lock(seen) = (Instant::now(), level, trouble);
-    }
-
-    /// Tells whether enough replicas have what the last tick wrote.
-    async fn replicated(&self, sku: &Sku) -> Result<(), StockError> {
-        let Replicas { wanted, timeout } = self.replicas;
-        if wanted == 0 {
-            return Ok(());
+            Err(error) => seen.2 = Some(error.clone()),
         }
-        let mut wait = pipe();
-        let patience = (timeout / 2).min(STALE / 2).as_millis() as u64;
-        wait.get(self.key(sku, "stock")).ignore().cmd("WAIT").arg(wanted).arg(patience.max(1));
-        let (confirmed,): (u32,) = self.looks.pipeline(&wait).await?;
-        if confirmed >= wanted {
-            Ok(())
-        } else {
-            Err(StockError::NotReplicated { confirmed, wanted })
-        }
+        looked.map(drop)
     }
 
     pub(super) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
@@ -241,10 +223,7 @@ impl RedisStock {
             Call::Entry(user) => ("entry", of(user), String::new(), 0),
         };
         let call = [op.to_owned(), subject, value, ticket.to_string()];
-        if op == "entry" {
-            return Ok(self.send(sku, &call, false).await?.0);
-        }
-        if self.replicas.wanted == 0 {
+        if op == "entry" || self.replicas.wanted == 0 {
             return self.change(sku, &call).await;
         }
         // A task of its own sees the call to its end, so that the circuit breaker learns of it.
@@ -257,79 +236,97 @@ impl RedisStock {
         }
     }
 
-    async fn change(&self, sku: &Sku, call: &[String]) -> Result<Reply, StockError> {
-        let (reply, confirmed) = match self.send(sku, call, true).await {
+    async fn change(&self, sku: &Sku, call: &[String; 4]) -> Result<Reply, StockError> {
+        let sent = match self.send(sku, call).await {
             // Redis may have made the change. To make it again is safe. After a timeout there is no time left
             // for that.
             Err(StockError::Store(error))
                 if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
             {
-                self.send(sku, call, true).await.map_err(|_| error)?
+                self.send(sku, call).await.map_err(|_| error)?
             }
-            reply => reply?,
+            sent => sent?,
         };
-        let wanted = self.replicas.wanted;
-        match reply.outcome {
-            Outcome::SoldOut | Outcome::TurnOver | Outcome::Unknown | Outcome::Over => Ok(reply),
-            _ if confirmed < wanted => Err(StockError::NotReplicated { confirmed, wanted }),
-            _ => Ok(reply),
+        match (sent.reply.outcome, sent.trouble) {
+            (Outcome::SoldOut | Outcome::TurnOver | Outcome::Unknown | Outcome::Over, _)
+            | (_, None) => Ok(sent.reply),
+            (_, Some(trouble)) => Err(trouble),
         }
     }
 
-    /// Returns the reply of the script, and how many replicas have what it wrote: they confirm within a
-    /// fraction of a millisecond, or else the patience ends.
-    async fn send(
-        &self,
-        sku: &Sku,
-        call: &[String],
-        waits: bool,
-    ) -> Result<(Reply, u32), StockError> {
+    /// Sends a call to the script, and all but `entry` with a `WAIT` for the replicas: they confirm within a fraction of a
+    /// millisecond, or else the patience ends.
+    async fn send(&self, sku: &Sku, call: &[String; 4]) -> Result<Sent, StockError> {
+        let [op, rest @ ..] = call;
         let keys = KEYS.map(|what| self.key(sku, what));
         let on_sale = self.on_sale.get(sku);
         let opening = on_sale.and_then(|it| it.draw.as_ref()).map(|_| self.terms.opening.micros());
-        let mut arguments =
-            vec![call[0].clone(), opening.map_or(String::new(), |it| it.to_string())];
+        let mut arguments = vec![op.clone(), opening.map_or(String::new(), |it| it.to_string())];
         let told = on_sale.map_or(0, |it| it.history.load(Ordering::Relaxed));
         let numbers = [self.terms.turn_us(), self.terms.pay_us(), told];
         arguments.extend(numbers.map(|it| it.to_string()));
-        arguments.extend_from_slice(&call[1..]);
+        arguments.extend_from_slice(rest);
         let Replicas { wanted, timeout } = self.replicas;
-        type Sent = (String, String, u64, u64, u64, u64);
-        let (sent, confirmed): (Sent, u32) = if waits && wanted > 0 {
-            let patience = timeout.as_millis().div_ceil(2) as u64;
+        let is_tick = op == "tick";
+        let commands = match &**op {
+            "tick" => &self.looks,
+            "entry" => &self.reads,
+            _ => &self.orders,
+        };
+        type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
+        let (told, confirmed): (Told, u32) = if op != "entry" && wanted > 0 {
+            let patience = timeout.min(if is_tick { STALE } else { timeout }) / 2;
             let mut change = pipe();
-            change.cmd("EVALSHA").arg(self.hash.get_hash()).arg(keys.len()).arg(&keys);
-            change.arg(&arguments).cmd("WAIT").arg(wanted).arg(patience);
-            // A new master has the script from the next look on. An error may be that of `WAIT` alone.
-            self.orders.pipeline(&change).await.map_err(|error| match error {
+            // A look brings the script to a new master.
+            match is_tick {
+                true => change.cmd("EVAL").arg(SALE),
+                false => change.cmd("EVALSHA").arg(self.hash.get_hash()),
+            };
+            change.arg(keys.len()).arg(&keys).arg(&arguments);
+            change.cmd("WAIT").arg(wanted).arg((patience.as_millis() as u64).max(1));
+            // An error may be that of `WAIT` alone.
+            commands.pipeline(&change).await.map_err(|error| match error {
                 StoreError::Refused { .. } => StoreError::Uncertain { source: Box::new(error) },
                 error => error,
             })?
         } else {
-            let commands = match &*call[0] {
-                _ if waits => &self.orders,
-                "tick" => &self.looks,
-                _ => &self.reads,
-            };
-            (commands.script(&self.script, &keys, &arguments).await?, 0)
+            (commands.script(&self.script, &keys, &arguments).await?, wanted)
         };
-        let (outcome, order, number, now_us, news_us, now_history) = sent;
+        let (outcome, order, number, now_us, news_us, now_history, level) = told;
+        let malformed = |message| StoreError::Protocol { message };
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());
-        let outcome =
-            parsed.map_err(|error| StoreError::Protocol { message: error.to_string() })?;
-        if let Some(OnSale { history, .. }) = on_sale {
+        let outcome = parsed.map_err(|error| malformed(error.to_string()))?;
+        let mut trouble =
+            (confirmed < wanted).then_some(StockError::NotReplicated { confirmed, wanted });
+        if let Some(OnSale { history, last, .. }) = on_sale {
             // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
             let wrote = matches!(outcome, Outcome::Placed | Outcome::Held | Outcome::Paid);
-            if wanted == 0 || wrote && confirmed >= wanted {
+            if wanted == 0 || op != "entry" && wrote && trouble.is_none() {
                 history.fetch_max(now_history, Ordering::Relaxed);
+                match (outcome, &**op) {
+                    (Outcome::Placed, _) => lock(last)[0].clone_from(&order),
+                    (Outcome::Paid, "pay") => lock(last)[1].clone_from(&rest[1]),
+                    _ => {}
+                }
             }
         }
         if outcome == Outcome::Lost {
             // It is not set again: the orders are lost with it, and would be sold twice.
             return Err(StockError::Lost(sku.clone()));
         }
-        Ok((Reply { outcome, order, number, now_us, news_us }, confirmed))
+        let mut seen = Level::default();
+        if is_tick {
+            let [stock, sold, paid, entries, turns] = level[..] else {
+                return Err(malformed("expected a level".to_owned()).into());
+            };
+            seen = Level { stock, sold, paid, entries, turns };
+            if let Some((code, message)) = order.split_once(' ') {
+                let (code, message) = (code.to_owned(), message.to_owned());
+                trouble = Some(StoreError::Refused { code, message }.into());
+            }
+        }
+        Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level: seen, trouble })
     }
 
     /// The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so

@@ -172,18 +172,6 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
 }
 
 #[tokio::test]
-async fn a_ticket_is_good_for_one_order() {
-    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "1h", "--pay-within", "1s"];
-    on_both(&[&FREE[..], &terms].concat(), async |server| {
-        let turn = enter(server, "alice").await.json()["ticket"].clone();
-        assert_eq!(order(server, "alice", &turn).await.status, 201);
-        becomes(server, "alice", "none").await;
-        assert_eq!(order(server, "alice", &turn).await.problem(403), "/problems/turn-over");
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
     let redis = Redis::start().await;
     redis.run::<()>(&["SET", "{x}:stock", "1"]).await;

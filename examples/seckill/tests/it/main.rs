@@ -16,6 +16,7 @@ mod stock;
 use http::request::Builder;
 use serde_json::{Value, json};
 use test_support::Redis;
+use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::requests::HttpResponse;
 use test_support::server_process::{ADMIN, Server, TOKEN};
 
@@ -31,24 +32,29 @@ fn on_redis(redis: &Redis, flags: &[&str]) -> Server {
     alone(&[flags, &["--redis", &redis.url(), "--response-timeout", "10s"]].concat())
 }
 
-/// Holds two servers to a promise at the same time: one that keeps everything itself and one that has a Redis.
+/// Holds two servers to a promise at the same time: one that keeps everything itself, and one that has a Redis and no
+/// more rights there than SECURITY.md gives it.
 async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
     let redis = Redis::start().await;
-    let (alone, on_redis) = (alone(flags), on_redis(&redis, flags));
-    tokio::join!(promise(&alone), promise(&on_redis));
+    let url = make_user(&redis, May::RunThePrograms).await;
+    let on_redis = ["--redis", &url, "--prefix", "limiter", "--response-timeout", "10s"];
+    let (limited, alone) = (alone(&[flags, &on_redis].concat()), alone(flags));
+    tokio::join!(promise(&alone), promise(&limited));
+    nothing_was_refused(&redis).await;
 }
 
 /// Calls the script of the stock as a server does that was told of no history, from ARGV[2] on with these
 /// arguments. Returns what came of it, the user's order, and REPLY[5].
 async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String, String, u64) {
-    let keys = "stock buyers orders line turns unpaid paid returned refunds payments".split(' ');
+    let keys =
+        "stock buyers orders line turns unpaid paid returned refunds payments draw".split(' ');
     let keys: Vec<String> = keys.map(|what| format!("{sku}:{what}")).collect();
-    let mut call = vec!["EVAL", include_str!("../../src/sale.lua"), "10"];
+    let mut call = vec!["EVAL", include_str!("../../src/sale.lua"), "11"];
     let (terms, rest) = arguments.split_at(3);
     call.extend(keys.iter().map(String::as_str).chain([op]));
     call.extend(terms.iter().chain(&["0"]).chain(rest));
-    let (outcome, held, _, _, news, _): (String, String, u64, u64, u64, u64) =
-        redis.run(&call).await;
+    type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
+    let (outcome, held, _, _, news, ..): Told = redis.run(&call).await;
     (outcome, held, news)
 }
 

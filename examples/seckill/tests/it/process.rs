@@ -3,10 +3,10 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use test_support::Redis;
 use test_support::server_process::{Server, cannot_start, fails, refuses};
-use test_support::{Redis, eventually};
 
-use crate::{ADMIN, SECKILL, TOKEN, alone, on_redis};
+use crate::{ADMIN, SECKILL, TOKEN, alone};
 
 #[test]
 fn a_wrong_flag_is_named() {
@@ -101,28 +101,6 @@ async fn a_signal_stops_both_listeners_at_once() {
             assert!(TcpStream::connect(url.trim_start_matches("http://")).is_err(), "{url}");
         }
     }
-}
-
-#[tokio::test]
-async fn order_under_way_finishes_before_the_stop() {
-    let redis = Redis::start().await;
-    let server = on_redis(&redis, &[]);
-    // A client that is connected, so that its order comes at once. Redis holds scripts back, and with them the order.
-    assert_eq!(server.get("/healthz").await.status, 200);
-    redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
-    let placed = server.spawn(server.order_request("iphone", "alice"));
-    let is_blocked = async || {
-        let clients = redis.run::<String>(&["INFO", "clients"]).await;
-        !clients.contains("blocked_clients:0")
-    };
-    eventually("the orders are held back", is_blocked).await;
-    server.signal("TERM");
-    // New connections are refused once the server has begun to stop.
-    let address = server.url.trim_start_matches("http://").to_owned();
-    eventually("it refuses", async || TcpStream::connect(&address).is_err()).await;
-    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    assert_eq!(placed.await.unwrap().status, 201);
-    assert_eq!(server.stopped().0.code(), Some(0));
 }
 
 #[tokio::test]

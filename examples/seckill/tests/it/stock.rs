@@ -120,7 +120,17 @@ async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
         server
     });
     does_not_start(&redis);
-    continued.await.unwrap();
+    let server = continued.await.unwrap();
+    let get = server.request("GET", "/orders/iphone.00000000-0000-4000-8000-000000000000");
+    let order = server.send(get.header("x-user-id", "alice")).await;
+    for response in
+        [order, server.order("iphone", "alice").await, server.get("/seckill/iphone").await]
+    {
+        assert_eq!(response.problem(503), "/problems/stock-lost");
+    }
+    let logs = server.stop();
+    assert!(logs.contains("marked as lost") && logs.contains("HAS LOST THE STOCK"), "{logs}");
+    does_not_start(&redis);
 }
 
 /// As one that writes snapshots does when it is killed.
@@ -146,6 +156,46 @@ async fn a_redis_that_comes_back_older_sells_nothing() {
             assert_eq!(pay(&server, &order, "1").await.problem(503), "/problems/stock-lost");
         }
         does_not_start(&redis);
+    }
+}
+
+/// The order has come back, and its payment has not: whoever pays for it now would pay twice.
+#[tokio::test]
+async fn an_order_whose_payment_may_be_lost_is_not_paid_again() {
+    let mut redis = Redis::start().await;
+    let server = on_redis(&redis, &["--stock", "iphone=3", "--payment-token", TOKEN]);
+    let order = server.order("iphone", "alice").await.json();
+    redis.run::<()>(&["SAVE"]).await;
+    assert_eq!(pay(&server, &order, "1").await.status, 200);
+    redis.restart().await;
+    let is_seen = async || server.order("iphone", "carol").await.body.contains("stock-lost");
+    eventually("the loss is seen", is_seen).await;
+    assert_eq!(pay(&server, &order, "2").await.problem(503), "/problems/stock-lost");
+}
+
+/// Another server has sold as many pieces meanwhile as are lost: their number alone tells nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_sees_late_that_an_order_is_lost_ends_the_sale() {
+    for last in ["an order", "a payment"] {
+        let mut redis = Redis::start().await;
+        let proxy = Proxy::to(redis.port()).await;
+        let late = alone(&["--stock", "iphone=2", "--redis", &proxy.url()]);
+        let mut order = late.order("iphone", "alice").await.json();
+        redis.run::<()>(&["SAVE"]).await;
+        match last {
+            "an order" => order = late.order("iphone", "bob").await.json(),
+            _ => assert_eq!(pay(&late, &order, "1").await.status, 200),
+        }
+        proxy.set(Fault::Cut);
+        redis.restart().await;
+        let new = on_redis(&redis, &["--stock", "iphone=2"]);
+        let placed = new.order("iphone", "carol").await;
+        assert_eq!(placed.status, 201, "{order}");
+        proxy.set(Fault::None);
+        for server in [late, new] {
+            let is_seen = async || server.get("/readyz").await.body.contains("Redis has lost");
+            eventually(last, is_seen).await;
+        }
     }
 }
 
