@@ -67,12 +67,14 @@ impl Waiting {
         check.costs().position(|(log, cost)| has_turns(log, cost) && is_before(log))
     }
 
-    /// Returns the denial of a check behind those that wait for room in one of its logs, if the first of them
-    /// was denied, and the index of that log.
-    pub(crate) fn denial_behind(&self, check: &Check) -> Option<(usize, Denied)> {
+    /// Returns the denials of a check behind those that wait for room in its logs, for each log where the first of them
+    /// was denied.
+    pub(crate) fn denials_behind(&self, check: &Check) -> Vec<(LogId, Denied)> {
         let queues = self.lock();
-        let mut costs = check.costs().enumerate().filter(|(_, (log, cost))| has_turns(log, *cost));
-        costs.find_map(|(index, (log, cost))| Some((index, queues.get(log)?.behind_all(cost)?)))
+        let costs = check.costs().filter(|(log, cost)| has_turns(log, *cost));
+        costs
+            .filter_map(|(log, cost)| Some((log.clone(), queues.get(log)?.behind_all(cost)?)))
+            .collect()
     }
 
     /// Returns the denial of a caller that has not joined and would wait for longer than it may.

@@ -335,10 +335,8 @@ where
                     let (inner, body, config) = rest.take().expect(COMPLETED);
                     let request = Parked { inner, head, body, config };
                     match waited {
-                        Ok(Some(decision)) => {
-                            let by_policy = decision.decided_by() == DecidedBy::FailurePolicy;
-                            request.follow(decision, !by_policy)
-                        }
+                        // If the failure policy has admitted it, the reply may have been lost.
+                        Ok(Some(decision)) => request.follow(decision, true),
                         Err(rejection) => request.reject(rejection),
                         Ok(None) => request.call(Counted::default()),
                     }

@@ -47,8 +47,9 @@ async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
 
 /// Denies a request behind others that wait, without a check that would overtake them.
 async fn deny_behind_others(check: Check, config: &Config) -> Result<Decision, StoreError> {
-    if let Some((index, behind)) = config.waiting.denial_behind(&check) {
-        return denied_behind(&config.store, check, index, behind).await.map(Decision::Denied);
+    let behind = config.waiting.denials_behind(&check);
+    if !behind.is_empty() {
+        return denied_behind(&config.store, check, &behind).await.map(Decision::Denied);
     }
     let outcome = config.store.peek(&check).await.map(|mut outcome| {
         if outcome.admitted {

@@ -198,6 +198,10 @@ fn too_long(
     now: Instant,
 ) -> Option<Denied> {
     let longest = micros(waiter.deadline?.saturating_duration_since(denial.1));
+    if waiter.policy.counts() == Counts::InFlight && longest > 0 {
+        // A request in flight may be over at any time.
+        return None;
+    }
     // Under other quotas, such as those of a larger plan, all that is known is the wait of the first one.
     let is_same = denial.0.check().logs[0].policy.quotas() == waiter.policy.quotas();
     let (before, cost) = if is_same { (before, waiter.cost) } else { (0, 0) };
@@ -225,16 +229,18 @@ fn wait_behind((denied, _): &(Denied, Instant), before: u64, cost: u32) -> Optio
     Some((windows_us.saturating_add(micros(denied.retry_after())), index))
 }
 
-/// Returns what [`wait_behind`] does, but never too short: what is free under a quota that does not deny may be used
-/// up by those before.
+/// Returns what [`wait_behind`] does, but never too short: after the wait of the first waiter a quota that denies it has
+/// places for it, and another one those that are free now. All others may come free a window later.
 fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u64, usize)> {
     let first = wait_behind(denial, before, cost)?;
     let places = before + u64::from(cost);
     let quotas = denial.0.usage().quotas().enumerate();
     let waits = quotas.filter_map(|(index, (policy, quota, state))| {
-        let beyond = places.saturating_sub(u64::from(state.remaining()));
+        let first_cost = denial.0.check().cost_in(0);
+        let free = if state.is_full() { first_cost } else { state.remaining() };
+        let beyond = places.saturating_sub(u64::from(free));
         let is_known = !matches!(policy.counts(), Counts::InFlight | Counts::Distinct);
-        if state.is_full() || beyond == 0 || !is_known {
+        if beyond == 0 || !is_known {
             return None;
         }
         let windows_us = beyond.div_ceil(quota.limit().into()).saturating_mul(quota.window_us());

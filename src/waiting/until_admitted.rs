@@ -14,7 +14,7 @@ use crate::policy::Counts;
 use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
 use crate::time::micros;
-use crate::window::{Admitted, Check, Decision, Denied, LogOutcome, Outcome, QuotaState};
+use crate::window::{Admitted, Check, Decision, Denied, LogId, LogOutcome, Outcome, QuotaState};
 
 /// How soon a caller looks again whether a request in flight is over, which nobody can foresee.
 const LOOK_AGAIN_US: u64 = 50_000;
@@ -108,7 +108,7 @@ async fn wait_in_order<S>(
         let index = match (&denied, waiting.behind(&check, ticket)) {
             (Some(denied), _) => longest_full(denied),
             (None, Some(behind)) => {
-                look(store, &check, deadline).await?;
+                look(waiting, store, &check, deadline).await?;
                 behind
             }
             (None, None) => match decide_or_cancel(store, check.clone(), deadline).await? {
@@ -119,7 +119,7 @@ async fn wait_in_order<S>(
         let log = check.logs[index].clone();
         let waiter = Waiter::new(check.cost_in(index), log.policy.clone(), deadline);
         if let Some(behind) = waiting.too_long(&log, ticket, &waiter) {
-            return Err(gives_up(store, check, index, behind).await);
+            return Err(gives_up(waiting, store, check, (log, behind)).await);
         }
         counted = counted.or_else(|| waiting.count(max_waiters));
         if counted.is_none() {
@@ -129,7 +129,12 @@ async fn wait_in_order<S>(
         let mut place = waiting.join(log, ticket, waiter, known);
         while denied.is_none() {
             match place.turn() {
-                Turn::GiveUp(behind) => return Err(gives_up(store, check, index, behind).await),
+                Turn::GiveUp(behind) => {
+                    let behind = (place.log.clone(), behind);
+                    // Those that go on are no longer behind it.
+                    drop(place);
+                    return Err(gives_up(waiting, store, check, behind).await);
+                }
                 Turn::Wait(None) => place.waiter.wake.notified().await,
                 Turn::Wait(Some(at)) => {
                     let _ = timeout_at(at, place.waiter.wake.notified()).await;
@@ -201,6 +206,7 @@ fn ensure_possible<S>(check: &Check) -> Result<(), Ended<S>> {
 /// Looks at the logs of a request that would wait behind others for one of them. It is denied at once if a key
 /// is banned, or if a log is full for longer than it may wait.
 async fn look<S>(
+    waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: &Check,
     deadline: Option<Instant>,
@@ -208,59 +214,73 @@ async fn look<S>(
     // The first in the queue of a single log looks for all. If the store fails, the request's own check decides.
     if check.logs.len() > 1
         && let Ok(outcome) = store.peek(check).await
-        && let Decision::Denied(denied) =
-            Decision::new(check.clone(), with_looks(check, outcome, deadline))
+        && let mut outcome = with_looks(check, outcome, deadline)
+        && let Decision::Denied(denied) = Decision::new(check.clone(), outcome.clone())
     {
-        let denial = denied.clone();
-        worth_a_wait(denied, deadline)
-            .inspect_err(|_: &Ended<S>| report(&Decision::Denied(denial), false))?;
+        worth_a_wait(denied, deadline).map_err(|ended| {
+            raise(check, &mut outcome, &waiting.denials_behind(check));
+            let decision = Decision::new(check.clone(), outcome);
+            report(&decision, false);
+            if let Decision::Denied(denied) = decision { Ended::Denied(denied) } else { ended }
+        })?;
     }
     Ok(())
 }
 
-/// Denies and reports a request behind others that wait for one of its logs.
+/// Denies and reports a request behind others that wait for a log, and maybe for others of its logs.
 async fn gives_up<S>(
+    waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: Check,
-    index: usize,
-    behind: Denied,
+    behind: (LogId, Denied),
 ) -> Ended<S> {
-    let denied = denied_behind(store, check, index, behind).await;
+    let behind: Vec<_> = [behind].into_iter().chain(waiting.denials_behind(&check)).collect();
+    let denied = denied_behind(store, check, &behind).await;
     denied.map_or_else(Ended::Store, Ended::Denied)
 }
 
-/// Denies and reports a request behind others that wait for the log of an index. Its other logs may be full
-/// for longer, which only the store knows.
+/// Denies and reports a request behind others that wait for logs, at least one. Its other logs may be full for longer,
+/// which only the store knows.
 pub(crate) async fn denied_behind(
     store: &Arc<dyn Store>,
     check: Check,
-    index: usize,
-    behind: Denied,
+    behind: &[(LogId, Denied)],
 ) -> Result<Denied, StoreError> {
+    let first = behind[0].1.clone();
     if check.logs.len() == 1 {
-        report(&Decision::Denied(behind.clone()), false);
-        return Ok(behind);
+        report(&Decision::Denied(first.clone()), false);
+        return Ok(first);
     }
     let outcome = store.peek(&check).await.map(|mut outcome| {
         outcome.admitted = false;
-        let waits = behind.usage().quotas().map(|(_, _, state)| state.wait_us);
-        let states = outcome.logs_mut().get_mut(index).map(LogOutcome::quotas_mut);
-        for (state, wait_us) in states.into_iter().flatten().zip(waits) {
-            state.wait_us = state.wait_us.max(wait_us);
-        }
+        raise(&check, &mut outcome, behind);
         outcome
     });
     match conclude(check, outcome, false)? {
         Decision::Denied(denied) => Ok(denied),
         // In an outage `Open` admits what can't be decided: the denial of the one log stays.
-        Decision::Admitted(_) => Ok(behind),
+        Decision::Admitted(_) => Ok(first),
+    }
+}
+
+/// Makes an outcome's waits as long as those behind others that wait for logs.
+fn raise(check: &Check, outcome: &mut Outcome, behind: &[(LogId, Denied)]) {
+    for (log, denied) in behind {
+        let waits = denied.usage().quotas().map(|(_, _, state)| state.wait_us);
+        let logs = check.logs.iter().zip(outcome.logs_mut()).filter(|(it, _)| *it == log);
+        for (state, wait_us) in logs.flat_map(|(_, it)| it.quotas_mut()).zip(waits) {
+            state.wait_us = state.wait_us.max(wait_us);
+        }
     }
 }
 
 /// Returns a denial after which the caller can wait, or an error.
 fn worth_a_wait<S>(denied: Denied, deadline: Option<Instant>) -> Result<Denied, Ended<S>> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let is_too_long = left.is_some_and(|left| denied.retry_after() > left);
+    // A request in flight may be over at any time: the caller looks again until its deadline.
+    let known = denied.usage().logs().filter(|(log, _)| log.policy.counts() != Counts::InFlight);
+    let known_us = known.map(|(_, outcome)| outcome.wait_us()).max().unwrap_or(0);
+    let is_too_long = left.is_some_and(|it| it.is_zero() || micros(it) < known_us);
     if is_too_long || denied.usage().banned_for().is_some() {
         return Err(Ended::Denied(denied));
     }

@@ -1,10 +1,14 @@
 //! A check whose reply is lost is sent again under its own identity and counts once.
 
+use std::time::Duration;
+
 use test_support::fault;
 use test_support::fault::Fault;
 use test_support::proxy::Proxy;
-use test_support::{Redis, admit, patient_store};
+use test_support::requests::{by_user, ok, status};
+use test_support::{Redis, admit, eventually, patient_store};
 use tokio::time::Instant;
+use tower::{Layer, service_fn};
 use tower_sliding_window::{FailurePolicy, Limiter, Quota};
 
 use crate::{Far, user};
@@ -63,6 +67,22 @@ async fn refused_request_keeps_no_place() {
         process.mend().await;
         assert!(admit(&limiter, "alice").await, "it is cancelled before the next is decided on");
         limiter.reset("alice").await.unwrap();
+    }
+}
+
+/// Whether or not its layer lets requests wait.
+#[tokio::test]
+async fn request_whose_reply_is_lost_is_cancelled_by_its_response() {
+    let redis = Redis::start().await;
+    for (user, max_wait) in [("alice", Duration::ZERO), ("bob", Duration::from_secs(9))] {
+        let proxy = Proxy::to(redis.port()).await;
+        let layer = by_user(crate::user(1), patient_store(proxy.url()).await).max_wait(max_wait);
+        let layer = layer.failure_policy(FailurePolicy::Open).cancel_if(|_| true);
+        proxy.drop_replies(2);
+        assert_eq!(status(&layer.layer(service_fn(ok)), user).await, 200);
+        assert_eq!(proxy.dropped(), 2, "it counts, and by the policy it passes");
+        let log = format!("tsw:{{={user}}}:user:1h");
+        eventually("it counts no more", async || redis.entries(&log).await == 0).await;
     }
 }
 

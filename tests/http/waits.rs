@@ -273,3 +273,58 @@ async fn larger_plan_is_not_denied_by_the_limit_of_the_smaller() {
     assert_eq!(send(&service, request).await.status, OK);
     assert_eq!(waiting.await.unwrap(), OK);
 }
+
+/// Law 3: the second and the third place of a quota that denies may be free long after the first.
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_honest_if_places_come_free_one_by_one() {
+    let second = Duration::from_secs(1);
+    let policy = Policy::new("user").quota(Quota::per_second(2)).quota(Quota::per_minute(5));
+    let service = by_user(policy, MemoryStore::new()).max_wait(2 * second).layer(service_fn(ok));
+    for _ in 0..5 {
+        assert_eq!(status(&service, "alice").await, OK);
+        sleep(TEN).await;
+    }
+    sleep(8 * second + second / 2).await;
+    // The places are free in 1.5 s, in 11.5 s and in 21.5 s.
+    let [first, other] = [start(&service, "alice").await, start(&service, "alice").await];
+    let denied = send(&service, from_user("alice")).await;
+    sleep(Duration::from_secs(denied.retry_after().unwrap())).await;
+    assert_eq!((first.await.unwrap().0.status, denied.status), (OK, TOO_MANY));
+    other.await.unwrap();
+    assert_eq!(status(&service, "alice").await, OK, "it was told {denied:?}");
+}
+
+/// Law 3: others wait for the log of the user, and another log is full for too long, or others wait for it too.
+#[tokio::test(start_paused = true)]
+async fn retry_after_is_honest_behind_those_that_wait_for_any_of_its_logs() {
+    for (per_user, per_tenant, busy) in [(60, 20, false), (10, 60, true)] {
+        let policy = |name: &str, window| {
+            Policy::new(name).quota(Quota::new(1, Duration::from_secs(window)))
+        };
+        let layer = by_user(policy("user", per_user), MemoryStore::new())
+            .rule(policy("tenant", per_tenant), key::header("x-tenant"));
+        let service = layer.max_wait(Duration::from_secs(12)).layer(service_fn(ok));
+        let send = |user, tenant| {
+            let (service, headers) = (service.clone(), [("x-user-id", user), ("x-tenant", tenant)]);
+            async move { send(&service, request(&headers)).await }
+        };
+        let seconds = |it| sleep(Duration::from_secs(it));
+        // Both are full; in 10 s, or less, there is room for alice.
+        let (first, then) =
+            if busy { (("bob", "t"), ("alice", "x")) } else { (("alice", "x"), ("bob", "t")) };
+        assert_eq!(send(first.0, first.1).await.status, OK);
+        seconds(if busy { 50 } else { 45 }).await;
+        assert_eq!(send(then.0, then.1).await.status, OK);
+        seconds(if busy { 0 } else { 5 }).await;
+        let mut waits = vec![tokio::spawn(send("alice", "y"))];
+        waits.extend(busy.then(|| tokio::spawn(send("carol", "t"))));
+        sleep(A_MOMENT).await;
+        let denied = send("alice", "t").await;
+        assert_eq!(denied.status, TOO_MANY, "{busy}");
+        seconds(denied.retry_after().unwrap()).await;
+        for wait in waits {
+            assert_eq!(wait.await.unwrap().status, OK);
+        }
+        assert_eq!(send("alice", "t").await.status, OK, "it was told {denied:?}");
+    }
+}

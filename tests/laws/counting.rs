@@ -157,3 +157,17 @@ async fn place_that_comes_free_within_a_short_bound_is_found() {
         assert_eq!(tokio::join!(waits, ends).0, (true, true), "{bound:?}");
     }
 }
+
+/// The same on a real clock, on which some time passes between a denial and the decision to wait.
+#[tokio::test]
+async fn short_bound_is_waited_for_on_a_real_clock() {
+    let limiter = Limiter::new(jobs(1, Duration::from_secs(30)), MemoryStore::new());
+    let _first = limiter.acquire("tenant", Duration::ZERO).await.unwrap();
+    for bound in [20, 40, 80, 120].map(|bound| bound * MS) {
+        for _ in 0..5 {
+            let start = Instant::now();
+            assert!(limiter.acquire("tenant", bound).await.is_err());
+            assert!(start.elapsed() >= bound, "{bound:?}: gave up after {:?}", start.elapsed());
+        }
+    }
+}

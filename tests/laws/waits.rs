@@ -429,3 +429,40 @@ async fn nothing_waits_for_a_log_in_which_it_takes_no_place() {
     messages.limiter.until_admitted_all(logs, None).await.unwrap();
     assert_eq!(start.elapsed(), Duration::ZERO, "it takes no place of the receiver");
 }
+
+/// The logs of a request that waits have changed, such as by an override that exempts one of its keys. An earlier request
+/// comes into its queue, and it is told how long it would be behind that one.
+#[tokio::test(start_paused = true)]
+async fn denial_behind_another_is_honest_after_a_log_is_exempt() {
+    let policy = |name, quota| PolicyHandle::new(Policy::new(name).quota(quota));
+    let (ip, user) = (policy("ip", Quota::per_second(99)), policy("user", Quota::new(1, TEN * 2)));
+    let tenant = policy("tenant", Quota::new(1, TEN));
+    let limiter = Limiter::new(&user, MemoryStore::new());
+    let is_exempt = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let send = |name: &'static str, max_wait| {
+        let (limiter, is_exempt) = (limiter.clone(), is_exempt.clone());
+        let (ip, user, tenant) = (ip.clone(), user.clone(), tenant.clone());
+        tokio::spawn(async move {
+            let logs = || {
+                let ip = (!is_exempt.load(Ordering::Relaxed)).then_some((&ip, "address"));
+                ip.into_iter().chain([(&user, name), (&tenant, "tenant")])
+            };
+            limiter.until_admitted_all(logs, max_wait).await
+        })
+    };
+    assert!(limiter.check_all([(&user, "alice")]).await.unwrap().is_admitted());
+    let earlier = send("alice", None);
+    sleep(A_SECOND).await;
+    assert!(send("carol", None).await.unwrap().is_ok());
+    let later = send("bob", Some(TEN + A_SECOND));
+    sleep(A_SECOND).await;
+    is_exempt.store(true, Ordering::Relaxed);
+    sleep(A_SECOND * 2).await;
+    // Now nothing but the tenant's log denies the earlier one.
+    limiter.reset("alice").await.unwrap();
+    let error = later.await.unwrap().unwrap_err();
+    sleep(error.retry_after().unwrap()).await;
+    assert!(earlier.await.unwrap().is_ok());
+    let again = send("bob", Some(Duration::ZERO)).await.unwrap();
+    assert!(again.is_ok(), "it was told {:?}", error.retry_after());
+}

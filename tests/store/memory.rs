@@ -10,7 +10,8 @@ use std::time::Duration;
 use test_support::admit;
 use tokio::runtime::Handle;
 use tokio::time::advance;
-use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError};
+use tower_sliding_window::store::Strike;
+use tower_sliding_window::{Bans, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError};
 
 const TICK: Duration = Duration::from_micros(1);
 
@@ -148,4 +149,27 @@ async fn policy_violated_twice_is_named_once() {
     assert!(both().await.is_admitted());
     let denied = both().await;
     assert_eq!(denied.denied().unwrap().violated().collect::<Vec<_>>(), ["user"]);
+}
+
+/// The ban that a request causes is reported, also if the strike of another of its logs first needs the room of an expired
+/// ban record.
+#[tokio::test(start_paused = true)]
+async fn ban_is_reported_although_another_strike_needs_room() {
+    let second = Duration::from_secs(1);
+    let store = MemoryStore::with_capacity(2);
+    let policy = |name| Policy::new(name).quota(Quota::new(1, 10 * second));
+    let [user, ip] = ["user", "ip"]
+        .map(|name| PolicyHandle::new(policy(name).penalty("2/10m:1m".parse().unwrap())));
+    let limiter = Limiter::new(&user, store.clone());
+    // The first strike of alice.
+    assert!(admit(&limiter, "alice").await && !admit(&limiter, "alice").await);
+    advance(10 * second).await;
+    let both = [(&user, "alice"), (&ip, "address")];
+    assert!(limiter.check_all(both).await.unwrap().is_admitted());
+    Bans::new(&user, store.clone()).impose("mallory", second, "").await.unwrap();
+    advance(second).await;
+    let decision = limiter.check_all(both).await.unwrap();
+    let strikes: Vec<_> =
+        decision.usage().bans().map(|(log, ban)| (log.policy.name(), ban.strike())).collect();
+    assert_eq!(strikes, [("user", Strike::Banned), ("ip", Strike::Counted)]);
 }

@@ -1,7 +1,6 @@
 //! How a [`MemoryStore`](super::MemoryStore) decides and records. It holds the locks of all logs
 //! meanwhile.
 
-use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -20,20 +19,21 @@ impl MemoryStore {
         check: &Check,
         record: bool,
     ) -> Result<Outcome, StoreError> {
-        let is_first = Cell::new(true);
-        self.0.with_room(|| self.0.try_decide(check, record, is_first.replace(false)))
+        let inner = &self.0;
+        if record
+            && inner.bans.load(Ordering::Relaxed) + check.logs.len() > inner.capacity
+            && inner.due_us.load(Ordering::Relaxed) <= inner.now_us()
+        {
+            // For strikes. A denial whose strike has no room stays one.
+            inner.make_room();
+        }
+        inner.with_room(|| inner.try_decide(check, record))
     }
 }
 
 impl Inner {
-    /// Decides, or returns [`StoreError::Full`]. At the first time also if there is no room for a strike
-    /// although something has expired.
-    fn try_decide(
-        &self,
-        check: &Check,
-        record: bool,
-        is_first: bool,
-    ) -> Result<Outcome, StoreError> {
+    /// Decides, or returns [`StoreError::Full`].
+    fn try_decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
         let id = check.id;
         let mut locked = self.lock_all(&check.logs);
         // Read under the lock, so that the timestamps of one log never step back.
@@ -62,10 +62,6 @@ impl Inner {
             return Ok(outcome);
         }
         let strikes_lost = self.apply_penalties(&mut locked, check, now_us, &mut outcome, record);
-        if strikes_lost > 0 && is_first && self.due_us.load(Ordering::Relaxed) <= now_us {
-            // A strike counts once under the identity of its request.
-            return Err(StoreError::Full { capacity: self.capacity });
-        }
         self.strikes_lost.fetch_add(strikes_lost, Ordering::Relaxed);
         outcome.admitted = outcome.fits();
         if !outcome.admitted || !record || check.cost == 0 {
