@@ -44,7 +44,9 @@ local lifted = 0
 if seen_at_us == 0 and seen_us > 0 then
   seen_at_us = now_us - seen_us
 end
-if seen_at_us > 0 and tonumber(call('GET', mark) or -1) >= seen_at_us then
+local lifted_us = tonumber(call('GET', mark) or -1)
+-- If it is later than now, the clock has stepped back, and the ban stands.
+if seen_at_us > 0 and lifted_us >= seen_at_us and lifted_us <= now_us then
   duration_us, lifted = 0, -1
 end
 local wanted_us = now_us + duration_us

@@ -233,7 +233,10 @@ while key <= #KEYS do
       if windows then
         name = struct.pack('>' .. rep('d', #windows), unpack(windows))
       end
-      call('ZADD', log, score, name)
+      local added = try('ZADD', log, score, name)
+      if type(added) == 'table' then
+        return added
+      end
       -- Afterwards: a log without an entry would lose its TTL.
       if name ~= name_of[k] then
         call('ZREM', log, name_of[k])
@@ -417,7 +420,7 @@ while key <= #KEYS do
     if is_added or wants_reset and state >= 0 then
       for k = key, key + logs - 1 do
         local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
-        local score = now
+        local score, added = now, nil
         if newest and newest[k] and newest[k] - now_us > 0 then
           score, expires_of = newest[k], nil
         end
@@ -438,16 +441,22 @@ while key <= #KEYS do
               changed[k] = nil
             end
             local sums = format('%d', -1 - sum_of[k])
-            if windows then
-              write(k, sums)
-            end
-            call('ZADD', log, sums, name_of[k], score, entry_of[k])
+            added = windows and write(k, sums) or try('ZADD', log, sums, name_of[k], score, entry_of[k])
           elseif refreshed and refreshed[k] then
-            call('ZADD', log, 'GT', score, refreshed[k])
+            added = try('ZADD', log, 'GT', score, refreshed[k])
           elseif mode == new then
-            call('ZADD', log, score, member)
-          elseif call('ZADD', log, 'NX', score, member) == 0 then
-            recorded_us, is_added = call('ZSCORE', log, member), false
+            added = try('ZADD', log, score, member)
+          else
+            added = try('ZADD', log, 'NX', score, member)
+            if added == 0 then
+              recorded_us, is_added = call('ZSCORE', log, member), false
+            end
+          end
+          if type(added) == 'table' then
+            -- A server without memory refuses the first write of a call. Other requests of the call may need none.
+            state, errors = -1, errors or {}
+            errors[#errors + 1] = added.err
+            break
           end
         end
         if is_added and cost > 0 then

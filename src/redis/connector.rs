@@ -99,11 +99,12 @@ async fn query_mark(
     commands.cmd("SET").arg(name).arg(new).arg("NX").arg("EX").arg(KEPT_FOR).ignore();
     commands.cmd("GETEX").arg(name).arg("EX").arg(KEPT_FOR);
     commands.cmd("INFO").arg(section).ignore_errors();
-    let (mark, info): (RedisResult<String>, RedisResult<String>) =
+    // None if Redis has no memory for it.
+    let (mark, info): (RedisResult<Option<String>>, RedisResult<String>) =
         commands.query_async(connection).await?;
     let info = info.unwrap_or_default();
     let history = value(&info, "master_replid").unwrap_or_default();
-    Ok((mark.map(|mark| format!("{mark} {history}")), info))
+    Ok((mark.map(|mark| format!("{} {history}", mark.unwrap_or_default())), info))
 }
 
 /// Returns a value that `INFO` names.

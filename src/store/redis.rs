@@ -207,6 +207,7 @@ impl RedisStore {
             Ok(losses) => losses,
             // Redis has not seen this request.
             Err(error) if error.is_outage() => {
+                inner.warn_of_refusal(&error);
                 return self.decide_without_redis(&check, StoreError::Unavailable);
             }
             Err(error) => return Err(error),
@@ -315,11 +316,7 @@ impl RedisStore {
         let inner = &*self.0;
         // First, so that an admission by Redis that ends meanwhile knows that it may not be the only one.
         inner.health.record_failure();
-        if let StoreError::Refused { code, .. } = &error
-            && inner.refusals.is_due(Duration::from_secs(1))
-        {
-            telemetry::refused(code);
-        }
+        inner.warn_of_refusal(&error);
         let result = self.decide_here(check, &error);
         let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
         // With the policy `Open` the request passes, so Redis may keep it, but not in some of its logs only.
@@ -367,6 +364,17 @@ impl RedisStore {
 }
 
 impl Inner {
+    /// Says once a second that Redis refuses checks: the connection works, so nothing else shows it.
+    fn warn_of_refusal(&self, error: &StoreError) {
+        match error {
+            StoreError::Uncertain { source } => self.warn_of_refusal(source),
+            StoreError::Refused { code, .. } if self.refusals.is_due(Duration::from_secs(1)) => {
+                telemetry::refused(code);
+            }
+            _ => {}
+        }
+    }
+
     /// Makes the logs of a check wait for their reconciliation, if Redis has lost data since they were last
     /// known to be there.
     fn find_losses(&self, check: &Check, losses: u64) {
@@ -432,12 +440,11 @@ impl Inner {
     /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
     /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it.
     fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome) {
-        if self.denials.generations(&check.logs) != sent.generations {
-            return;
-        }
-        for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
+        let is_same = self.denials.generations(&check.logs).into_iter().zip(&sent.generations);
+        let is_same = is_same.map(|(now, sent)| now == *sent);
+        for ((log, log_outcome), is_same) in check.logs.iter().zip(outcome.logs()).zip(is_same) {
             // A node of a Cluster that is silent says nothing about its bans.
-            if log.policy.get_penalty().is_none() || !log_outcome.is_read() {
+            if !is_same || log.policy.get_penalty().is_none() || !log_outcome.is_read() {
                 continue;
             }
             let remaining = log_outcome.ban().remaining();

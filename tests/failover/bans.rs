@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use test_support::proxy::Fault;
 use test_support::{Redis, admit};
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, task};
-use tower_sliding_window::{Bans, Limiter, Policy, RedisStore};
+use tower_sliding_window::{Bans, Limiter, Policy, PolicyHandle, Quota, RedisStore};
 
 use crate::{Far, store, until_redis_decides, user};
 
@@ -133,4 +134,27 @@ async fn ban_outlives_an_admission_that_it_does_not_concern() {
     assert!(admit(&Limiter::new(user(50), store), "mallory").await);
     redis.kill();
     assert!(!admit(&limiter, "mallory").await, "banned for an hour");
+}
+
+/// A settlement in the other log of the check frees places there, and says nothing of the ban.
+#[tokio::test]
+async fn ban_is_noted_beside_a_settlement_in_another_log() {
+    let mut redis = Redis::start().await;
+    let process = Far::from(&redis).await;
+    let user = PolicyHandle::new(user(9).penalty("3/10m:1h".parse().unwrap()));
+    let all = PolicyHandle::new(Policy::new("all").quota(Quota::per_hour(9)).budget());
+    let limiter = Limiter::new(&user, process.store.clone());
+    let other = limiter.check_all([(&all, "all")]).await.unwrap();
+    let theirs = Bans::new(&user, redis.store().await);
+    theirs.impose("mallory", HOUR, "spam").await.unwrap();
+    let mallory = async || limiter.check_all([(&user, "mallory"), (&all, "all")]).await.unwrap();
+    process.proxy.set(Fault::Delay(Duration::from_millis(100)));
+    let settled = async {
+        sleep(Duration::from_millis(20)).await;
+        limiter.settle(other.admitted().unwrap(), 2).await.unwrap()
+    };
+    let (denied, _) = tokio::join!(mallory(), settled);
+    assert!(denied.usage().banned_for().is_some());
+    redis.kill();
+    assert!(!mallory().await.is_admitted(), "banned for an hour");
 }

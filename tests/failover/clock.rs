@@ -6,8 +6,10 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use test_support::fault;
 use test_support::fault::Fault;
-use test_support::{Redis, eventually};
-use tower_sliding_window::{Decision, FailurePolicy, Limiter, Quota};
+use test_support::{Redis, admit, eventually};
+use tower_sliding_window::{Bans, Decision, FailurePolicy, Limiter, Quota};
+
+use crate::{Far, user};
 
 const MINUTE: i64 = 60_000_000;
 /// How near the server's clock must be to what the test has set.
@@ -122,4 +124,24 @@ async fn clock_step_forward_counts_as_time() {
         ..fault!(19, "Redis's clock steps forward")
     }
     .write_row("the limit", "5 too many in the minute before and after a step of a minute");
+}
+
+/// A ban was lifted while the clock was ahead. A ban of an outage after that was not lifted.
+#[tokio::test]
+async fn ban_lifted_before_a_step_back_lifts_no_later_one() {
+    let redis = ClockedRedis::start().await;
+    let far = Far::from(&redis.process).await;
+    let policy = || user(1).penalty("1/10m:1h".parse().unwrap());
+    let ours = far.limiter(policy());
+    let bans = Bans::new(policy(), redis.process.store().await);
+    redis.set(60 * MINUTE).await;
+    bans.impose("mallory", Duration::from_secs(60), "by mistake").await.unwrap();
+    bans.lift("mallory").await.unwrap();
+    redis.set(0).await;
+    far.cut().await;
+    assert!(admit(&ours, "mallory").await);
+    assert!(!admit(&ours, "mallory").await, "a strike, and a ban");
+    far.mend().await;
+    redis.process.has_entries("tsw:{=mallory}:user:1h", 1).await;
+    eventually("it stands", async || bans.get("mallory").await.unwrap().is_some()).await;
 }

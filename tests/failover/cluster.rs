@@ -785,3 +785,36 @@ async fn renewal_beside_a_silent_node_gives_up_no_place() {
     drop(permit);
     node.has_entries("tsw:{=alice}:user:3s:in_flight", 0).await;
 }
+
+/// A request of two rules, of which the later one denies: its denial is remembered, and what it says of a ban.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denial_beside_another_rule_is_remembered() {
+    let mut cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let policy = |name| Policy::new(name).quota(Quota::per_hour(100));
+    let user = PolicyHandle::new(policy("user").penalty("3/10m:1h".parse().unwrap()));
+    let ip = PolicyHandle::new(policy("ip"));
+    let limiter = Limiter::new(&user, RedisStore::connect(cluster.servers()).await.unwrap());
+    let theirs = Bans::new(&user, store(cluster.servers()).await);
+    theirs.impose("alice", Duration::from_secs(3600), "spam").await.unwrap();
+    let both = async || limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
+    let calls = async || {
+        let mut calls = 0;
+        for node in &cluster.nodes {
+            calls += node.call_count("evalsha").await + node.call_count("eval").await;
+        }
+        calls
+    };
+    let (before, began) = (calls().await, Instant::now());
+    for _ in 0..300 {
+        assert!(both().await.usage().banned_for().is_some());
+    }
+    let (made, took) = (calls().await - before, began.elapsed());
+    assert!(made <= 10 + 5 * took.as_secs(), "{made} calls in {took:?}");
+    let (_, node) = cluster.slot(LOG).await;
+    cluster.nodes[node].kill();
+    // Until the denial in memory is over.
+    sleep(Duration::from_secs(1)).await;
+    let decision = both().await;
+    assert_eq!((decision.is_admitted(), decision.decided_by()), (false, DecidedBy::LocalLog));
+}

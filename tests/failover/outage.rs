@@ -101,6 +101,32 @@ async fn last_settlement_stands() {
     }
 }
 
+/// Also one that has no mark of the prefix: a key with a log is decided there, whatever shares its call.
+#[tokio::test]
+async fn full_redis_decides_beside_new_keys() {
+    let redis = Redis::start().await;
+    let theirs = limiter(user(5), &redis.store().await);
+    for _ in 0..5 {
+        assert!(admit(&theirs, "alice").await);
+    }
+    redis.run::<()>(&["DEL", "tsw:mark"]).await;
+    redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let ours = limiter(user(5), &store(redis.url()).await);
+    let connections = async || {
+        let stats: redis::InfoDict = redis.run(&["INFO", "stats"]).await;
+        stats.get::<u64>("total_connections_received").unwrap()
+    };
+    let before = connections().await;
+    for number in 0..20 {
+        let (new, alice) = tokio::join!(ours.check(format!("new-{number}")), ours.check("alice"));
+        assert!(new.unwrap().is_admitted());
+        assert_eq!(alice.unwrap().decided_by(), DecidedBy::Store, "{number}");
+        sleep(Duration::from_millis(100)).await;
+    }
+    let made = connections().await - before;
+    assert!(made <= 2, "it keeps its connection: {made}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn high_costs_are_written_back() {
     let redis = Redis::start().await;

@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::redis::{Batch, Client, Health, Keys, Pace, RedisServers, Scripts};
 
 /// How long a call is under way, as a write takes it: it restores no request that is so little younger
-/// than a reset, because that may have come first. A write that takes longer cancels those.
+/// than a reset, because that may have come first.
 const USUAL_DELAY: Duration = Duration::from_millis(50);
 const DEFAULT_PREFIX: &str = "tsw";
 const DEFAULT_RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);

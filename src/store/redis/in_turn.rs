@@ -11,36 +11,8 @@ use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, LogId, LogOutcome, Outcome};
 
-/// The part of a check whose logs are on one server: on a Cluster those that share a slot, because they have one key.
-struct Part {
-    check: Arc<Check>,
-    indices: SmallVec<[usize; 2]>,
-}
-
-fn split(check: &Check) -> SmallVec<[Part; 2]> {
-    let logs = &check.logs;
-    let mut of_keys: SmallVec<[SmallVec<[usize; 2]>; 2]> = SmallVec::new();
-    for (index, log) in logs.iter().enumerate() {
-        match of_keys.iter_mut().find(|indices| logs[indices[0]].key == log.key) {
-            Some(indices) => indices.push(index),
-            None => of_keys.push(smallvec::smallvec![index]),
-        }
-    }
-    // A value can't be cancelled: it is the last to be added. Before it come those where a place that is held for a round
-    // trip could bring another request a strike.
-    of_keys.sort_by_key(|indices| {
-        let any = |has: fn(&LogId) -> bool| indices.iter().any(|index| has(&logs[*index]));
-        let has_penalty = any(|log| log.policy.get_penalty().is_some());
-        (any(|log| log.policy.counts() == Counts::Distinct), has_penalty)
-    });
-    let part = |indices: SmallVec<[usize; 2]>| {
-        let check = Arc::new(check.part(|index| indices.contains(&index)));
-        Part { check, indices }
-    };
-    of_keys.into_iter().map(part).collect()
-}
-
-fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
+/// Puts together what the parts of a check have come to.
+fn merge(check: &Check, parts: &[Arc<Check>], outcomes: Vec<Outcome>) -> Outcome {
     let admitted = outcomes.iter().all(|outcome| outcome.admitted);
     // The latest: the request is not admitted before all logs have recorded it.
     let timestamp = outcomes.iter().filter_map(|outcome| outcome.timestamp).max();
@@ -49,15 +21,17 @@ fn merge(check: &Check, parts: &[Part], outcomes: Vec<Outcome>) -> Outcome {
     for (part, mut outcome) in parts.iter().zip(outcomes) {
         if outcome.admitted && !admitted {
             // The state after the cancellation.
-            for ((log, cost), outcome) in part.check.costs().zip(outcome.logs_mut()) {
+            for ((log, cost), outcome) in part.costs().zip(outcome.logs_mut()) {
                 let cost = log.settled_cost(0).map_or(0, |left| cost - left);
                 for state in outcome.quotas_mut() {
                     (state.remaining, state.wait_us) = (state.remaining + cost, 0);
                 }
             }
         }
-        for (index, log) in part.indices.iter().zip(outcome.logs()) {
-            logs[*index] = log.clone();
+        for (log, outcome) in part.logs.iter().zip(outcome.logs()) {
+            if let Some(index) = check.logs.iter().position(|it| it == log) {
+                logs[index] = outcome.clone();
+            }
         }
     }
     let mut merged = Outcome::new(admitted, logs);
@@ -90,7 +64,8 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 //
 // - Another check of an earlier log arrives before the cancellation. It may be denied because of a request
 //   that does not pass: too few are admitted for the length of a round trip, never too many. Then the
-//   denials of all logs of the check are forgotten. Test: `rolled_back_request_leaves_no_denial`.
+//   denials of the earlier logs are forgotten. That of the later one is true. Tests: `rolled_back_request_leaves_no_denial`
+//   and `banned_user_beside_another_rule_costs_a_call_a_second`.
 // - Two logs of distinct values are in several slots, and the later one denies. The value stays in the earlier
 //   one until it has left the window, as if it was seen.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes or cancels
@@ -126,14 +101,14 @@ impl RedisStore {
     }
 
     async fn admit_parts(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
-        let (inner, parts) = (&*self.0, self.0.parts(check));
+        let (inner, parts) = (&*self.0, self.0.split(check));
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         let mut denied = false;
         for part in &parts {
             // After a denial nothing more is recorded, but the outcome names every log that denies.
             let result = match denied {
-                true => inner.check_once(part.check.clone(), Mode::Peek).await,
-                false => self.check(part.check.clone()).await,
+                true => inner.check_once(part.clone(), Mode::Peek).await,
+                false => self.check(part.clone()).await,
             };
             match result {
                 Ok(outcome) => {
@@ -142,7 +117,7 @@ impl RedisStore {
                 }
                 // One denial decides. The outcome then has the logs of this node as unread.
                 Err(_) if denied => {
-                    let logs = part.check.logs.iter().map(|log| LogOutcome::unread(&log.policy));
+                    let logs = part.logs.iter().map(|log| LogOutcome::unread(&log.policy));
                     outcomes.push(Outcome::new(false, logs));
                 }
                 Err(error) if outcomes.is_empty() && !error.may_have_counted() => {
@@ -153,15 +128,14 @@ impl RedisStore {
             }
         }
         if denied {
-            let recorded = parts.iter().zip(&outcomes).take_while(|(_, outcome)| outcome.admitted);
-            let recorded: Vec<&Part> = recorded.map(|(part, _)| part).collect();
-            if !recorded.is_empty() {
-                if !inner.cancel_parts(recorded.into_iter()).await {
+            let parts = parts.iter().zip(&outcomes);
+            for (part, _) in parts.take_while(|(_, outcome)| outcome.admitted) {
+                if inner.settle(part, 0).await.is_err() {
                     // If there is no room in the journal, the denial still stands: another log is full.
-                    let _ = inner.journal_cancellation(check);
+                    let _ = inner.journal_cancellation(part);
                     self.ensure_task();
                 }
-                inner.denials.forget(&check.logs);
+                inner.denials.forget(&part.logs);
             }
         }
         Ok(merge(check, &parts, outcomes))
@@ -174,28 +148,32 @@ impl Inner {
         self.client.is_cluster() && check.logs.iter().any(|log| log.key != check.logs[0].key)
     }
 
-    fn parts(&self, check: &Arc<Check>) -> SmallVec<[Part; 2]> {
-        if self.is_split(check) {
-            return split(check);
+    /// Returns the parts of a check whose logs are on one server: on a Cluster those that share a slot, because they
+    /// have one key.
+    fn split(&self, check: &Check) -> SmallVec<[Arc<Check>; 2]> {
+        let is_cluster = self.client.is_cluster();
+        let together = |one: &LogId, other: &LogId| !is_cluster || one.key == other.key;
+        let mut parts: SmallVec<[Arc<Check>; 2]> = SmallVec::new();
+        for log in &check.logs {
+            if !parts.iter().any(|part| together(&part.logs[0], log)) {
+                parts.push(Arc::new(check.part(|index| together(&check.logs[index], log))));
+            }
         }
-        let indices = (0..check.logs.len()).collect();
-        SmallVec::from_iter([Part { check: check.clone(), indices }])
-    }
-
-    /// Cancels a request in some of its parts. Returns whether Redis has done so.
-    async fn cancel_parts(&self, parts: impl Iterator<Item = &Part>) -> bool {
-        let mut is_done = true;
-        for part in parts {
-            is_done &= self.settle(&part.check, 0).await.is_ok();
-        }
-        is_done
+        // A value can't be cancelled: it is the last to be added. Before it come those where a place that is held for a
+        // round trip could bring another request a strike.
+        parts.sort_by_key(|part| {
+            let any = |has: fn(&LogId) -> bool| part.logs.iter().any(has);
+            let has_penalty = any(|log| log.policy.get_penalty().is_some());
+            (any(|log| log.policy.counts() == Counts::Distinct), has_penalty)
+        });
+        parts
     }
 
     pub(super) async fn peek(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
-        let parts = self.parts(check);
+        let parts = self.split(check);
         let mut outcomes = Vec::with_capacity(parts.len());
         for part in &parts {
-            let mut outcome = self.check_once(part.check.clone(), Mode::Peek).await?;
+            let mut outcome = self.check_once(part.clone(), Mode::Peek).await?;
             // Keeps `merge` from adding the cost of a cancelled request.
             outcome.admitted = true;
             outcomes.push(outcome);
