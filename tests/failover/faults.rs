@@ -131,7 +131,7 @@ async fn network_passes_nothing_on() {
 async fn redis_has_no_memory_left() {
     let redis = Redis::start().await;
     let fault = Fault {
-        client_sees: "no difference: the process decides for new keys, Redis for keys with a log",
+        client_sees: "no difference: the process decides for new keys, budgets and logs of more than 256 entries, Redis for the others",
         added_latency: "one round trip for a key that Redis refuses for the first time",
         ..fault!(11, "OOM under `noeviction`")
     };

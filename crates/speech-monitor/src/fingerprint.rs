@@ -128,8 +128,8 @@ impl Fingerprint {
         // Of a few words, all may be such as every text has.
         let by_words =
             (words.1 * 100).checked_div(words.0).filter(|_| is_whole || words.0 >= FEW_WORDS);
-        // Texts without any letters are alike. Those of which no letters are known are not.
-        let alike = if is_whole && pieces.0 == 0 { 100 } else { 0 };
+        // Without any letters, or if none are known because of so many numbers, the numbers decide.
+        let alike = if pieces.0 == 0 && (is_whole || numbers.0 > 0) { 100 } else { 0 };
         let letters = by_pieces.max(by_words).unwrap_or(alike);
         let length = usize::from(self.length().max(other.length()));
         (length * letters + NUMBER * numbers.1 * 100)

@@ -45,7 +45,8 @@ pub(crate) fn of_storms(webhook: Webhook, threshold: Quota) -> impl Fn(&StormEve
             }
             _ => return,
         };
-        tracing::warn!(?room, "audit: the room {what}");
+        tracing::warn!("audit: a room {what}");
+        tracing::debug!(?room, "audit: the room {what}");
         webhook.send(&json!({
             "text": plain(&format!("the room {room:?} {what}")),
             "alert": if is_start { "storm" } else { "storm over" },

@@ -22,8 +22,9 @@ const LANES: usize = 16;
 const LONGEST_LANE: usize = 256;
 /// How many messages are kept, the newest of all rooms and private chats.
 const MOST_POSTS: usize = 10_000;
-/// How many messages are shown.
+/// How many messages are shown, and how many bytes their texts have together: an answer that nobody reads is memory.
 const SHOWN: usize = 100;
+const SHOWN_BYTES: usize = 64 * 1024;
 /// How long the checks that are left at the end may take.
 const LAST_CHECKS: Duration = Duration::from_secs(10);
 
@@ -116,6 +117,11 @@ impl Chat {
             |post: &Post| post.from == viewer || post.is_delivered.load(Ordering::Relaxed);
         let posts = lock(&self.shared.posts);
         let seen = posts.iter().rev().filter(|post| is_here(post) && is_seen(post)).take(SHOWN);
+        let mut bytes = 0;
+        let seen = seen.take_while(|post| {
+            bytes += post.text.len();
+            bytes <= SHOWN_BYTES
+        });
         let mut seen: Vec<Value> = seen.map(|post| json!(**post)).collect();
         seen.reverse();
         seen

@@ -263,6 +263,12 @@ async fn posting_has_a_quota_muted_or_not_and_a_room_shows_the_newest_hundred() 
     checked(&server).await;
     let shown = seen(&server, ROOM, "carol").await;
     assert_eq!((shown.len(), &*shown[0], &*shown[99]), (100, "bob: hello", "user-98: hello"));
+    let long = json!({ "text": "x".repeat(8000) }).to_string();
+    for number in 0..9 {
+        post(&server, ROOM, &format!("long-{number}"), &long).await;
+    }
+    checked(&server).await;
+    assert_eq!(seen(&server, ROOM, "carol").await.len(), 8, "and of 64 KiB");
 }
 
 #[tokio::test]

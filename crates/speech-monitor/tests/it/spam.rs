@@ -2,7 +2,7 @@
 
 use std::iter::repeat_with;
 
-use speech_monitor::{Message, Rule, SpeechMonitor};
+use speech_monitor::{Message, Rule, SpeechMonitor, similarity};
 
 /// Has one sender say texts within a moment, and returns whether all are delivered.
 async fn are_delivered(texts: impl IntoIterator<Item = String>) -> bool {
@@ -143,5 +143,16 @@ async fn disguised_spam_is_muted() {
         }
         println!("{name}: {muted} of 100 are muted");
         assert!(muted >= 97, "{name}: {muted} of 100");
+    }
+}
+
+/// So many numbers that no letter is among the parts that are kept of the text.
+#[tokio::test(start_paused = true)]
+async fn text_full_of_numbers_is_like_itself() {
+    for first in [1, 10, 100] {
+        let letters = "加微信领红包".chars().cycle().zip(first..first + 100);
+        let spam: String = letters.map(|(letter, number)| format!("{letter}{number}")).collect();
+        assert_eq!(similarity(&spam, &spam), 100, "{spam}");
+        assert!(!are_delivered([&spam; 5].map(String::clone)).await, "{spam}");
     }
 }
