@@ -14,8 +14,6 @@ mod pending_check;
 mod permit;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-#[cfg(feature = "memory")]
-mod slots;
 
 use std::sync::Arc;
 use std::time::Duration;

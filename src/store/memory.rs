@@ -5,6 +5,7 @@ mod decide;
 mod local;
 mod room;
 mod shard;
+mod slots;
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use self::shard::{Locked, Shard};
-use super::slots::{SHARDS, shard_of};
+use self::slots::{SHARDS, shard_of};
 use super::{Ban, BanPage, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::telemetry::{Fill, MEMORY};
@@ -88,9 +89,9 @@ impl MemoryStore {
 
     /// Creates an empty store with a capacity of `capacity` logs. [`MemoryStore::new`] has a million.
     ///
-    /// A log holds the admissions of one key under one policy, until the last one is one window old.
-    /// With a key of a dozen bytes it takes about 150 bytes with one admission and about 250 bytes
-    /// with five. A million logs take 150 to 250 MB.
+    /// A log holds the admissions of one key under one policy, until the last one is as old as the retention.
+    /// With a key of a dozen bytes it takes about 180 bytes with one admission and about 280 bytes
+    /// with five. A million logs take 180 to 280 MB.
     ///
     /// ## When the store is full
     ///
@@ -116,7 +117,7 @@ impl MemoryStore {
     /// ```
     /// use tower_sliding_window::MemoryStore;
     ///
-    /// let store = MemoryStore::with_capacity(4_000_000); // up to 1 GB with `5/60s`
+    /// let store = MemoryStore::with_capacity(4_000_000); // up to 1.1 GB with `5/60s`
     /// assert_eq!(store.capacity(), 4_000_000);
     /// ```
     pub fn with_capacity(capacity: usize) -> Self {

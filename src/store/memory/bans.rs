@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ahash::RandomState;
 use smallvec::SmallVec;
 
 use super::shard::Shard;
+use super::slots::SHARDS;
 use super::{DROPPED_AT_ONCE, Inner, MemoryStore};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
-use crate::store::slots::{Hashed, SHARDS};
 use crate::store::{Ban, BanPage};
 use crate::time::micros;
 use crate::window::{BanRecord, LogId};
@@ -31,12 +30,6 @@ pub(super) struct StoredBan {
 impl StoredBan {
     fn is(&self, log: &LogId) -> bool {
         self.key[..] == *log.key.as_bytes() && self.policy.base_name() == log.policy.base_name()
-    }
-}
-
-impl Hashed for StoredBan {
-    fn hash(&self, hasher: &RandomState) -> u64 {
-        hasher.hash_one(&self.key[..])
     }
 }
 
@@ -86,7 +79,7 @@ impl Inner {
             // Never sooner than before, because another penalty may count its strikes for longer.
             stored.expires_us = stored.expires_us.max(expires_us(&stored.record, penalty));
             if stored.record == BanRecord::default() {
-                shard.bans.remove(hash, slot);
+                shard.bans.remove(slot);
                 self.bans.fetch_sub(1, Ordering::Relaxed);
             }
             return Ok(result);
@@ -101,7 +94,7 @@ impl Inner {
             }
             let (policy, key) = (log.policy.clone(), SmallVec::from_slice(log.key.as_bytes()));
             let stored = StoredBan { policy, key, record, expires_us };
-            shard.bans.insert(hash, stored, expires_us, &self.hasher);
+            shard.bans.insert(hash, stored, expires_us);
             self.note_due(expires_us);
         }
         Ok(result)

@@ -39,12 +39,10 @@ impl Inner {
         // Read under the lock, so that the timestamps of one log never step back.
         let now_us = self.now_us();
         let mut recorded_us = None;
-        let mut slots = SmallVec::<[Option<u32>; 2]>::new();
         let mut outcomes = SmallVec::<[LogOutcome; 2]>::new();
         for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
             let slot = shard.find(hash, log);
-            slots.push(slot);
             let entries = slot.map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
             if check.repeated && !log.policy.refreshes() {
                 let retention_us = log.policy.retention_us();
@@ -67,7 +65,7 @@ impl Inner {
         if !outcome.admitted || !record || check.cost == 0 {
             return Ok(outcome);
         }
-        self.add_to(&mut locked, check, &slots, now_us, 0)?;
+        self.add_to(&mut locked, check, now_us, 0)?;
         for (index, (log, _)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
             let outcome = &mut outcome.logs_mut()[index];
             let (shard, hash) = locked.shard(index);
@@ -125,12 +123,7 @@ impl Inner {
         loss: u64,
     ) -> Result<(), StoreError> {
         let mut locked = self.lock_all(&check.logs);
-        let slot = |(index, log): (usize, &LogId)| {
-            let (shard, hash) = locked.shard(index);
-            shard.find(hash, log)
-        };
-        let slots: SmallVec<[_; 2]> = check.logs.iter().enumerate().map(slot).collect();
-        self.add_to(&mut locked, check, &slots, at_us, loss)?;
+        self.add_to(&mut locked, check, at_us, loss)?;
         for index in 0..check.logs.len() {
             self.drop_expired(locked.shard(index).0, at_us, DROPPED_AT_ONCE);
         }
@@ -146,23 +139,22 @@ impl Inner {
         &self,
         locked: &mut Locked<'_>,
         check: &Check,
-        slots: &[Option<u32>],
         at_us: u64,
         loss: u64,
     ) -> Result<(), StoreError> {
-        let is_absent =
-            |(index, slot): &(usize, &Option<u32>)| slot.is_none() && check.cost_in(*index) > 0;
-        let absent = slots.iter().enumerate().filter(is_absent).count();
+        let costs = || check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0);
+        let is_absent = |(index, (log, _)): &(usize, (&LogId, u32))| {
+            let (shard, hash) = locked.shard(*index);
+            shard.find(hash, log).is_none()
+        };
+        let absent = costs().filter(is_absent).count();
         if absent > 0 && !self.reserve(absent) {
             return Err(StoreError::Full { capacity: self.capacity });
         }
-        for (index, ((log, cost), slot)) in check.costs().zip(slots).enumerate() {
-            if cost == 0 {
-                continue;
-            }
+        for (index, (log, cost)) in costs() {
             let (shard, hash) = locked.shard(index);
-            let slot = slot.unwrap_or_else(|| {
-                let slot = shard.insert(hash, log, at_us, loss, &self.hasher);
+            let slot = shard.find(hash, log).unwrap_or_else(|| {
+                let slot = shard.insert(hash, log, at_us, loss);
                 self.note_due(shard.logs.due_us(slot));
                 slot
             });

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Inner;
 use super::shard::Shard;
+use super::slots::SHARDS;
 use crate::error::StoreError;
-use crate::store::slots::SHARDS;
 use crate::telemetry;
 
 impl Inner {
@@ -74,7 +74,7 @@ impl Inner {
     }
 
     pub(super) fn drop_expired(&self, shard: &mut Shard, now_us: u64, most: usize) {
-        let (logs, bans) = shard.drop_expired(now_us, most, &self.hasher);
+        let (logs, bans) = shard.drop_expired(now_us, most);
         if logs > 0 {
             self.held.fetch_sub(logs, Ordering::Relaxed);
         }

@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, MutexGuard};
 
-use ahash::RandomState;
 use smallvec::SmallVec;
 
 use super::bans::StoredBan;
+use super::slots::{Slots, shard_of};
 use crate::policy::Policy;
-use crate::store::slots::{Hashed, Slots, shard_of};
 use crate::window::{Entry, Log, LogId};
 
 pub(super) static EMPTY: Log = Log::new();
@@ -46,12 +45,6 @@ impl StoredLog {
     }
 }
 
-impl Hashed for StoredLog {
-    fn hash(&self, hasher: &RandomState) -> u64 {
-        hasher.hash_one(&self.key[..])
-    }
-}
-
 /// The logs and the ban records of some keys. Each comes due when it may have expired.
 #[derive(Default)]
 pub(super) struct Shard {
@@ -70,18 +63,11 @@ impl Shard {
     }
 
     /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
-    pub(super) fn insert(
-        &mut self,
-        hash: u64,
-        log: &LogId,
-        at_us: u64,
-        loss: u64,
-        hasher: &RandomState,
-    ) -> u32 {
+    pub(super) fn insert(&mut self, hash: u64, log: &LogId, at_us: u64, loss: u64) -> u32 {
         let policy = log.policy.clone();
         let due_us = at_us + policy.retention_us();
         let key = SmallVec::from_slice(log.key.as_bytes());
-        self.logs.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us, hasher)
+        self.logs.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us)
     }
 
     /// Keeps a log from coming due later than it expires, as it would after its newest entry was removed.
@@ -93,43 +79,14 @@ impl Shard {
     }
 
     pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
-        self.find(hash, log).map(|slot| self.logs.remove(hash, slot)).is_some()
+        self.find(hash, log).map(|slot| self.logs.remove(slot)).is_some()
     }
 
     /// Drops up to `most` expired logs and as many ban records, and returns how many of each it has dropped.
-    pub(super) fn drop_expired(
-        &mut self,
-        now_us: u64,
-        most: usize,
-        hasher: &RandomState,
-    ) -> (usize, usize) {
-        let Self { logs, bans } = self;
-        let logs = drop_expired(logs, StoredLog::expires_us, now_us, most, hasher);
-        (logs, drop_expired(bans, |ban| ban.expires_us, now_us, most, hasher))
+    pub(super) fn drop_expired(&mut self, now_us: u64, most: usize) -> (usize, usize) {
+        let logs = self.logs.drop_expired(StoredLog::expires_us, now_us, most);
+        (logs, self.bans.drop_expired(|ban| ban.expires_us, now_us, most))
     }
-}
-
-fn drop_expired<T: Hashed>(
-    slots: &mut Slots<T>,
-    expires_us: impl Fn(&T) -> u64,
-    now_us: u64,
-    most: usize,
-    hasher: &RandomState,
-) -> usize {
-    let mut dropped = 0;
-    while dropped < most
-        && let Some(slot) = slots.take_due(now_us)
-    {
-        let at_us = expires_us(&slots[slot]);
-        if at_us > now_us {
-            slots.set_due(slot, at_us);
-        } else {
-            let hash = slots[slot].hash(hasher);
-            slots.remove(hash, slot);
-            dropped += 1;
-        }
-    }
-    dropped
 }
 
 /// The locked shards of some logs, and the hash of the key of each.

@@ -124,8 +124,8 @@ impl RedisStoreBuilder {
     /// Sets how many logs this process keeps for an outage or a loss of data. Defaults to a million.
     ///
     /// They are the logs of the keys for which this process has admitted requests. A log takes
-    /// about 150 bytes with one admission and about 250 with five, until its last admission is one
-    /// window old.
+    /// about 180 bytes with one admission and about 280 with five, until its last admission is as old as the
+    /// [retention](crate::Policy::retention).
     ///
     /// At the capacity, Redis still serves a key that has no log here. In an outage such a key has
     /// no local decision: the policy `Open` admits it, any other policy refuses it. A client that
