@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, or_panic};
 use crate::key::Key;
 use crate::policy::{PolicyError, PolicyHandle};
 use crate::store::{Ban, BanPage, Store};
@@ -77,10 +77,7 @@ impl Bans {
     /// enforces bans.
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
-        match Self::try_new(policy, store) {
-            Ok(bans) => bans,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(Self::try_new(policy, store))
     }
 
     /// Gives access to the bans of a policy, or returns an error if they would not be enforced.

@@ -1,9 +1,19 @@
 //! [`StoreError`]: why a store could not decide.
 
+use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::telemetry;
+
+/// Returns a value, or panics with its error at the caller's place.
+#[track_caller]
+pub(crate) fn or_panic<T>(result: Result<T, impl Display>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(error) => panic!("{error}"),
+    }
+}
 
 /// Why a store could not decide.
 ///

@@ -195,9 +195,7 @@ impl Limiter {
         &self,
         logs: impl IntoIterator<Item = L>,
     ) -> Result<Decision, StoreError> {
-        let mut check = Check::with_costs(logs);
-        check.on_failure = self.on_failure;
-        self.decide(check).await
+        self.decide(Check::with_costs(logs)).await
     }
 
     /// Decides on a request of `key` with a value, under a policy that counts
@@ -229,9 +227,7 @@ impl Limiter {
         key: impl Into<Key>,
         value: impl Into<Key>,
     ) -> Result<Decision, StoreError> {
-        let mut check = Check::of(self.log(key).with_value(value));
-        check.on_failure = self.on_failure;
-        self.decide(check).await
+        self.decide(Check::of(self.log(key).with_value(value))).await
     }
 
     /// Waits until a request of `key` is admitted, and counts it.
@@ -382,12 +378,7 @@ impl Limiter {
     where
         I: IntoIterator<Item: Into<LogCost>>,
     {
-        let check = || {
-            let mut check = Check::with_costs(logs());
-            check.on_failure = self.on_failure;
-            check
-        };
-        self.wait_for(check, max_wait).await
+        self.wait_for(|| Check::with_costs(logs()), max_wait).await
     }
 
     /// Waits for a place under a policy that counts requests [in flight](crate::Policy::in_flight), and holds it
@@ -674,7 +665,8 @@ impl Limiter {
         check
     }
 
-    async fn decide(&self, check: Check) -> Result<Decision, StoreError> {
+    async fn decide(&self, mut check: Check) -> Result<Decision, StoreError> {
+        check.on_failure = self.on_failure;
         check.ensure_admissible().inspect_err(|error| error.report_once(&self.cost_reported))?;
         let mut pending = PendingCheck::send(&self.store, check, false);
         let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
@@ -695,6 +687,11 @@ impl Limiter {
         max_wait: Option<Duration>,
     ) -> Result<Admitted, WaitError> {
         let bounds = Bounds::new(max_wait.unwrap_or(Duration::MAX), self.max_waiters);
+        let check = || {
+            let mut check = check();
+            check.on_failure = self.on_failure;
+            check
+        };
         let again = || Ok(check());
         Ok(until_admitted(&self.waiting, &self.store, check(), again, bounds).await?)
     }

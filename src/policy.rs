@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::error::or_panic;
 use crate::quota::{LONGEST_WINDOW_US, Quota, Span};
 use crate::telemetry::{self, PolicyLabel};
 use crate::time::micros;
@@ -124,10 +125,7 @@ impl Policy {
     /// If `name` is not a policy name, see [`Policy::try_new`].
     #[track_caller]
     pub fn new(name: impl AsRef<str>) -> Self {
-        match Self::try_new(name) {
-            Ok(policy) => policy,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(Self::try_new(name))
     }
 
     /// Creates a policy without quotas, or returns an error if the name is not valid.

@@ -31,22 +31,29 @@ pin_project! {
         S: Service<Request<ReqBody>>,
     {
         #[pin]
-        state: State<S, ReqBody, S::Future, Result<S::Response, S::Error>>,
+        state: State<S, ReqBody>,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, ReqBody, F, R> {
+    enum State<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
         /// The store decides.
         Deciding { check: PendingCheck, request: Option<Parked<S, ReqBody>> },
         /// The request waits for room.
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         /// The inner service handles the request.
-        Calling { #[pin] response: F, called: Option<Called> },
+        Calling { #[pin] response: S::Future, called: Option<Called> },
         /// The request is cancelled or settled after its response. A client that retries at once then finds the
         /// place free.
-        Settling { tasks: Vec<JoinHandle<()>>, result: Option<R>, called: Called },
+        Settling {
+            tasks: Vec<JoinHandle<()>>,
+            result: Option<Result<S::Response, S::Error>>,
+            called: Called,
+        },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
     }
 }
@@ -84,18 +91,16 @@ struct Parked<S, ReqBody> {
     config: Arc<Config>,
 }
 
-type StateOf<S, ReqBody, R> = State<S, ReqBody, <S as Service<Request<ReqBody>>>::Future, R>;
-
 impl<S, ReqBody> Parked<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    fn ask<R>(self, check: Check) -> StateOf<S, ReqBody, R> {
+    fn ask(self, check: Check) -> State<S, ReqBody> {
         let check = PendingCheck::send(&self.config.store, check, self.config.cancels());
         State::Deciding { check, request: Some(self) }
     }
 
-    fn call<R>(mut self, counted: Counted) -> StateOf<S, ReqBody, R> {
+    fn call(mut self, counted: Counted) -> State<S, ReqBody> {
         // A server sends no body in response to HEAD, and drops that of the service unread.
         let (version, is_head) = (self.head.version, self.head.method == Method::HEAD);
         let response = self.inner.call(Request::from_parts(self.head, self.body));
@@ -103,21 +108,17 @@ where
         State::Calling { response, called: Some(called) }
     }
 
-    fn reject_denied<R>(self, denied: Denied) -> StateOf<S, ReqBody, R> {
+    fn reject_denied(self, denied: Denied) -> State<S, ReqBody> {
         let denied = denied.delayed(self.config.jitter);
         self.reject(Rejection::Denied(denied))
     }
 
-    fn reject<R>(self, rejection: Rejection) -> StateOf<S, ReqBody, R> {
+    fn reject(self, rejection: Rejection) -> State<S, ReqBody> {
         State::Rejected { rejection, head: self.head, config: self.config }
     }
 
     /// Continues with the outcome of a check.
-    fn decide<R>(
-        self,
-        check: Check,
-        outcome: Result<Outcome, StoreError>,
-    ) -> StateOf<S, ReqBody, R> {
+    fn decide(self, check: Check, outcome: Result<Outcome, StoreError>) -> State<S, ReqBody> {
         let shadow = self.config.shadow;
         // Also if the failure policy `Open` admits a request whose reply was lost.
         let may_have_counted = may_have_counted(&outcome);
@@ -129,7 +130,7 @@ where
         }
     }
 
-    fn follow<R>(mut self, decision: Decision, may_have_counted: bool) -> StateOf<S, ReqBody, R> {
+    fn follow(mut self, decision: Decision, may_have_counted: bool) -> State<S, ReqBody> {
         self.config.observe(&decision);
         let decided_by = decision.decided_by();
         match decision {
@@ -159,7 +160,7 @@ where
         }
     }
 
-    fn deny<R>(mut self, denied: Denied) -> StateOf<S, ReqBody, R> {
+    fn deny(mut self, denied: Denied) -> State<S, ReqBody> {
         let Some(remaining) = denied.usage().banned_for() else {
             return self.reject_denied(denied);
         };
@@ -217,12 +218,22 @@ struct Counted {
 }
 
 impl Called {
-    /// Does what does not wait for the end of the body. Returns the tasks that wait for the store.
-    fn settle<B: Body, E>(&mut self, result: &mut Result<Response<B>, E>) -> Vec<JoinHandle<()>> {
-        let mut tasks: Vec<_> = self.settle_by_head(result).into_iter().collect();
+    /// Does what does not wait for the end of the body. Returns the result, and the tasks that wait for the store.
+    fn settle<B: Body, E>(
+        &mut self,
+        result: Result<Response<B>, E>,
+    ) -> (Result<Response<B>, E>, Vec<JoinHandle<()>>) {
+        // What settles by the head sees a response without a body.
+        let result = result.map(|response| {
+            let (head, body) = response.into_parts();
+            (Response::from_parts(head, ()), body)
+        });
+        let head = result.as_ref().ok().map(|(head, _)| head);
+        let mut tasks: Vec<_> = self.settle_by_head(head).into_iter().collect();
+        let result = result.map(|(head, body)| head.map(|()| body));
         let Counted { permit, budgets, is_free, end, .. } = &mut self.counted;
         let (permit, budgets) = (permit.take(), budgets.take());
-        if let Ok(response) = result {
+        if let Ok(response) = &result {
             let by = budgets.zip(self.config.body_cost.clone());
             let settlement = by.map(|(budgets, by)| Settlement::new(budgets, by, *is_free));
             *end = AtEnd::new(permit, settlement, response, self.version);
@@ -232,22 +243,17 @@ impl Called {
         } else {
             tasks.extend(permit.and_then(Permit::give_back));
         }
-        tasks
+        (result, tasks)
     }
 
     /// Cancels the request if it does not count with this response, or settles its budgets.
-    fn settle_by_head<B, E>(
-        &mut self,
-        result: &mut Result<Response<B>, E>,
-    ) -> Option<JoinHandle<()>> {
+    fn settle_by_head(&mut self, head: Option<&Response<()>>) -> Option<JoinHandle<()>> {
         let Self { counted, config, .. } = self;
         let cancel = counted.cancel.take();
-        let cancels = match result {
-            Ok(response) => match (&cancel, &config.cancel_if) {
-                (Some(_), Some(cancel_if)) => with_head(response, |head| cancel_if(head)),
-                _ => false,
-            },
-            Err(_) => config.cancel_unanswered,
+        let cancels = match (head, &config.cancel_if) {
+            (None, _) => config.cancel_unanswered,
+            (Some(head), Some(cancel_if)) => cancel.is_some() && cancel_if(head),
+            _ => false,
         };
         if cancels {
             counted.budgets = None;
@@ -255,9 +261,8 @@ impl Called {
             shown.into_iter().for_each(|shown| shown.settle(0, ends_with_head));
             return cancel?.settle(0);
         }
-        let (Some(head_cost), Ok(response)) = (&config.head_cost, result) else { return None };
         let budgets = counted.budgets.as_ref()?;
-        let cost = with_head(response, |head| head_cost(head))?;
+        let cost = config.head_cost.as_ref()?(head?)?;
         if cost == 0 && config.body_cost.is_some() {
             // It would remove the entries, and the end of the body would find none to settle.
             counted.is_free = true;
@@ -287,22 +292,6 @@ impl Called {
 /// flight, when the body is over.
 fn ends_with_head(log: &LogId) -> bool {
     log.policy.counts() != Counts::InFlight
-}
-
-/// Calls a closure with the head of a response, as one without a body.
-fn with_head<B, T>(response: &mut Response<B>, see: impl FnOnce(&Response<()>) -> T) -> T {
-    let mut head = Response::new(());
-    swap_heads(response, &mut head);
-    let seen = see(&head);
-    swap_heads(response, &mut head);
-    seen
-}
-
-fn swap_heads<A, B>(one: &mut Response<A>, other: &mut Response<B>) {
-    std::mem::swap(one.status_mut(), other.status_mut());
-    std::mem::swap(one.version_mut(), other.version_mut());
-    std::mem::swap(one.headers_mut(), other.headers_mut());
-    std::mem::swap(one.extensions_mut(), other.extensions_mut());
 }
 
 impl Drop for Called {
@@ -342,9 +331,9 @@ where
                     }
                 }
                 StateProj::Calling { response, called } => {
-                    let mut result = ready!(response.poll(cx));
+                    let result = ready!(response.poll(cx));
                     let mut called = called.take().expect(COMPLETED);
-                    let tasks = called.settle(&mut result);
+                    let (result, tasks) = called.settle(result);
                     if tasks.is_empty() {
                         return Poll::Ready(called.finish(result));
                     }

@@ -17,7 +17,8 @@ use super::service::SlidingWindow;
 use crate::failure::FailurePolicy;
 use crate::key::{Key, KeyExtractor};
 use crate::offenders::TopOffenders;
-use crate::policy::{Counts, PolicyHandle};
+use crate::policy::{Counts, Policy, PolicyHandle};
+use crate::quota::Quota;
 use crate::store::Store;
 use crate::waiting::DEFAULT_MAX_WAITERS;
 use crate::window::Decision;
@@ -223,7 +224,14 @@ impl SlidingWindowLayer {
         key: impl KeyExtractor,
         value: impl KeyExtractor,
     ) -> Self {
-        let rule = Rule::distinct(policy.into(), key, value);
+        let policy = policy.into();
+        assert!(
+            policy.get().counts() == Counts::Distinct,
+            "the policy {:?} counts no distinct values: make it with `Policy::distinct`",
+            policy.get().name()
+        );
+        let mut rule = Rule::new(policy, key);
+        rule.value = Some(Arc::new(value));
         self.with(|config| config.add(rule))
     }
 
@@ -248,7 +256,9 @@ impl SlidingWindowLayer {
         choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
         key: impl KeyExtractor,
     ) -> Self {
-        let rule = Rule::by(Arc::new(choose), key);
+        let policy = Policy::new("chosen").quota(Quota::per_second(1));
+        let mut rule = Rule::new(policy.into(), key);
+        rule.choose = Some(Arc::new(choose));
         self.with(|config| config.add(rule))
     }
 

@@ -7,25 +7,24 @@ use http::request::Parts;
 use smallvec::SmallVec;
 
 use crate::key::{Key, KeyError, KeyExtractor};
-use crate::policy::{Counts, Policy, PolicyHandle};
-use crate::quota::Quota;
+use crate::policy::PolicyHandle;
 use crate::telemetry;
 use crate::window::{LogId, add_distinct};
 
 /// A rule that has never found its key is reported after so many requests without one.
 const REPORTED_AFTER: u32 = 100;
 
-pub(super) type ChoosePolicy = dyn Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync;
+type ChoosePolicy = dyn Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync;
 
 #[derive(Clone)]
 pub(super) struct Rule {
     /// The policy of all requests. If a closure chooses it, the one that metrics and warnings name if a request has no
     /// key.
     pub(super) policy: PolicyHandle,
-    choose: Option<Arc<ChoosePolicy>>,
+    pub(super) choose: Option<Arc<ChoosePolicy>>,
     extractor: Arc<dyn KeyExtractor>,
     /// Extracts the value of a policy that counts distinct values.
-    value: Option<Arc<dyn KeyExtractor>>,
+    pub(super) value: Option<Arc<dyn KeyExtractor>>,
     /// Separates the rule's keys from those of a rule that would share its logs.
     prefix: Option<Key>,
     stats: Arc<KeyStats>,
@@ -43,26 +42,6 @@ impl Rule {
     pub(super) fn new(policy: PolicyHandle, extractor: impl KeyExtractor) -> Self {
         let (extractor, stats) = (Arc::new(extractor), Arc::default());
         Self { policy, choose: None, extractor, value: None, prefix: None, stats }
-    }
-
-    #[track_caller]
-    pub(super) fn distinct(
-        policy: PolicyHandle,
-        extractor: impl KeyExtractor,
-        value: impl KeyExtractor,
-    ) -> Self {
-        let name = policy.get();
-        assert!(
-            name.counts() == Counts::Distinct,
-            "the policy {:?} counts no distinct values: make it with `Policy::distinct`",
-            name.name()
-        );
-        Self { value: Some(Arc::new(value)), ..Self::new(policy, extractor) }
-    }
-
-    pub(super) fn by(choose: Arc<ChoosePolicy>, extractor: impl KeyExtractor) -> Self {
-        let policy = Policy::new("chosen").quota(Quota::per_second(1));
-        Self { choose: Some(choose), ..Self::new(policy.into(), extractor) }
     }
 
     /// Returns whether keys without prefixes could mix up the logs of two rules.

@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use super::network::{Networks, PrefixLengthError};
 use super::untrusted::UntrustedPeers;
 use super::{Key, KeyError, KeyExtractor};
+use crate::error::or_panic;
 
 /// Takes the key from the address of the connection's peer.
 ///
@@ -108,10 +109,7 @@ impl IpExtractor {
     /// Where [`IpExtractor::try_ipv6_prefix`] returns an error.
     #[track_caller]
     pub fn ipv6_prefix(self, length: u8) -> Self {
-        match self.try_ipv6_prefix(length) {
-            Ok(extractor) => extractor,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(self.try_ipv6_prefix(length))
     }
 
     /// Sets the length as [`IpExtractor::ipv6_prefix`] does, or returns an error.
@@ -131,10 +129,7 @@ impl IpExtractor {
     /// Where [`IpExtractor::try_ipv4_prefix`] returns an error.
     #[track_caller]
     pub fn ipv4_prefix(self, length: u8) -> Self {
-        match self.try_ipv4_prefix(length) {
-            Ok(extractor) => extractor,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(self.try_ipv4_prefix(length))
     }
 
     /// Sets the length as [`IpExtractor::ipv4_prefix`] does, or returns an error.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 
 use super::{Policy, PolicyChange, PolicyError};
+use crate::error::or_panic;
 
 /// A policy that can be replaced while limiters use it.
 ///
@@ -41,10 +42,7 @@ impl PolicyHandle {
     /// If the policy has no quota.
     #[track_caller]
     pub fn new(policy: impl Into<Policy>) -> Self {
-        match Self::try_new(policy) {
-            Ok(handle) => handle,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(Self::try_new(policy))
     }
 
     /// Creates a handle to a policy, or returns an error.

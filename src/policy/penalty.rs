@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::ParsePenaltyError;
+use crate::error::or_panic;
 use crate::quota::Quota;
 use crate::time::micros;
 
@@ -66,10 +67,7 @@ impl Penalty {
     /// Where [`Penalty::try_new`] returns an error.
     #[track_caller]
     pub fn new(strikes: Quota, levels: impl IntoIterator<Item = Duration>) -> Self {
-        match Self::try_new(strikes, levels) {
-            Ok(penalty) => penalty,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(Self::try_new(strikes, levels))
     }
 
     /// Creates a penalty, or returns an error.

@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{Policy, PolicyError, PolicyHandle};
+use crate::error::or_panic;
 
 /// A set of policies by name, from a configuration that can be loaded again while the program runs.
 ///
@@ -57,10 +58,7 @@ impl Policies {
     /// Where [`Policies::try_new`] returns an error.
     #[track_caller]
     pub fn new(policies: impl IntoIterator<Item = Policy>) -> Self {
-        match Self::try_new(policies) {
-            Ok(policies) => policies,
-            Err(error) => panic!("{error}"),
-        }
+        or_panic(Self::try_new(policies))
     }
 
     /// Creates a set of policies, or returns an error. A policy without a name is named `default`.

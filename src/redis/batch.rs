@@ -140,7 +140,7 @@ impl<R: BatchedRequest> Batch<R> {
             None => self.send_in_task(request, caller),
         }
         // The task sees the call to its end. This is for a task that is no longer polled.
-        let longest = self.client.response_timeout().saturating_mul(2);
+        let longest = self.client.response_timeout.saturating_mul(2);
         let reply = timeout(LONGEST_WAIT.saturating_add(longest), reply);
         async move {
             match reply.await {
@@ -168,7 +168,7 @@ impl<R: BatchedRequest> Batch<R> {
         let sending_for = queue.sending_since.map(|since| now.saturating_duration_since(since));
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
-        let is_gone = sending_for.is_none_or(|time| time > self.client.response_timeout());
+        let is_gone = sending_for.is_none_or(|time| time > self.client.response_timeout);
         if queue.waiting.len() >= MOST_WAITING {
             drop(queue);
             let _ = caller.send(Err(StoreError::Overloaded));
@@ -356,10 +356,10 @@ impl<R: BatchedRequest> Batch<R> {
         &self,
         requests: impl ExactSizeIterator<Item = &'a R> + Clone,
     ) -> Result<Vec<Result<R::Reply>>> {
-        let (script, count) = (R::script(self.client.scripts()), requests.len());
+        let (script, count) = (R::script(self.client.scripts), requests.len());
         telemetry::script_shared(script.name(), count);
         let mut names = Vec::with_capacity(2 * count);
-        requests.clone().for_each(|request| request.add_keys(self.client.keys(), &mut names));
+        requests.clone().for_each(|request| request.add_keys(&self.client.keys, &mut names));
         let mut command = script.shared_command(&names, self.are_spread(count));
         R::add_arguments(requests.clone(), &mut command);
         let read = |replies: Replies<'_>| R::replies(requests, replies);

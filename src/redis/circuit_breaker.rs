@@ -79,8 +79,16 @@ pub(crate) struct CircuitBreaker {
 enum State {
     /// No call has needed a connection yet.
     Idle,
-    /// The first attempt, at all or after a connection that worked. Calls wait for it.
-    Connecting(Attempt),
+    /// A task connects.
+    Connecting {
+        /// A reference to its token. It is dangling when the task is gone.
+        token: Weak<()>,
+        /// When it last began anew.
+        since: Instant,
+        /// Whether calls wait for it: it makes the first attempt, at all or after a connection that worked. If it has
+        /// failed, calls fail at once.
+        is_awaited: bool,
+    },
     Ready {
         connection: Connection,
         number: u64,
@@ -88,30 +96,13 @@ enum State {
         /// How many calls had had a reply by then.
         replies: u64,
     },
-    /// The last attempt failed. Calls fail at once.
-    Failed(Attempt),
-}
-
-/// The task that connects.
-struct Attempt {
-    /// A reference to its token. It is dangling when the task is gone.
-    token: Weak<()>,
-    /// When it last began anew.
-    since: Instant,
-}
-
-impl Attempt {
-    fn new(token: &Arc<()>) -> Self {
-        Self { token: Arc::downgrade(token), since: Instant::now() }
-    }
-
-    /// Returns whether the task is gone, or at rest with its runtime.
-    fn is_over(&self) -> bool {
-        self.token.strong_count() == 0 || self.since.elapsed() > LONGEST_ATTEMPT
-    }
 }
 
 impl State {
+    fn connecting(token: &Arc<()>, is_awaited: bool) -> Self {
+        Self::Connecting { token: Arc::downgrade(token), since: Instant::now(), is_awaited }
+    }
+
     fn ready(&self) -> Option<(Connection, u64)> {
         match self {
             Self::Ready { connection, number, .. } => Some((connection.clone(), *number)),
@@ -124,19 +115,21 @@ impl State {
     }
 
     fn is_connecting(&self) -> bool {
-        matches!(self, Self::Connecting(attempt) if !attempt.is_over())
+        matches!(self, Self::Connecting { is_awaited: true, .. }) && !self.is_idle()
     }
 
     /// Returns whether no other task connects in place of that of a token.
     fn is_of(&self, token: &Arc<()>) -> bool {
-        matches!(self, Self::Connecting(attempt) | Self::Failed(attempt)
-            if attempt.token.as_ptr() == Arc::as_ptr(token))
+        matches!(self, Self::Connecting { token: of, .. } if of.as_ptr() == Arc::as_ptr(token))
     }
 
+    /// Returns whether no task connects, or only one that is at rest with its runtime.
     fn is_idle(&self) -> bool {
         match self {
             Self::Idle => true,
-            Self::Connecting(attempt) | Self::Failed(attempt) => attempt.is_over(),
+            Self::Connecting { token, since, .. } => {
+                token.strong_count() == 0 || since.elapsed() > LONGEST_ATTEMPT
+            }
             Self::Ready { .. } => false,
         }
     }
@@ -188,7 +181,7 @@ impl CircuitBreaker {
             {
                 let message = "the Sentinels name another master".to_owned();
                 let error = StoreError::Disconnected { message };
-                breaker.give_up(number, State::Connecting, LEAST_AGE, &error);
+                breaker.give_up(number, true, LEAST_AGE, &error);
             }
         });
     }
@@ -261,19 +254,11 @@ impl CircuitBreaker {
     }
 
     async fn make_connection(&self) -> Result<Connection, StoreError> {
-        let error = match self.connector.connect(&self.mark).await {
-            Ok((connection, server)) => {
-                // Before the connection is used: whoever uses it knows of a loss.
-                self.see(server);
-                return Ok(connection);
-            }
-            Err(error) => error.to_string(),
-        };
-        let message = match self.connector.address() {
-            Some(address) => format!("{address}: {error}"),
-            None => error,
-        };
-        Err(StoreError::Unreachable { message })
+        let connected = self.connector.connect(&self.mark).await;
+        let (connection, server) = connected.map_err(|error| self.connector.unreachable(&error))?;
+        // Before the connection is used: whoever uses it knows of a loss.
+        self.see(server);
+        Ok(connection)
     }
 
     /// Starts the task that connects, if no task does and there is a runtime.
@@ -281,16 +266,12 @@ impl CircuitBreaker {
         let is_idle = self.state.borrow().is_idle();
         let Ok(runtime) = Handle::try_current() else { return };
         let token = Arc::new(());
-        let attempt = Attempt::new(&token);
         let is_first = is_idle
             && self.state.send_if_modified(|state| {
                 let is_idle = state.is_idle();
                 if is_idle {
                     // Of a server that was never tried nobody knows that it fails.
-                    *state = match state {
-                        State::Idle => State::Connecting(attempt),
-                        _ => State::Failed(attempt),
-                    };
+                    *state = State::connecting(&token, matches!(state, State::Idle));
                 }
                 is_idle
             });
@@ -350,13 +331,13 @@ impl CircuitBreaker {
     fn record_result<T>(self: &Arc<Self>, number: u64, result: &Result<T, StoreError>) {
         match result {
             Err(error @ StoreError::Timeout) => {
-                self.give_up(number, State::Failed, Duration::ZERO, error);
+                self.give_up(number, false, Duration::ZERO, error);
             }
             Err(error @ StoreError::Disconnected { .. }) => {
-                self.give_up(number, State::Connecting, Duration::ZERO, error);
+                self.give_up(number, true, Duration::ZERO, error);
             }
             Err(error) if reply::is_not_the_master(error) => {
-                self.give_up(number, State::Connecting, LEAST_AGE, error);
+                self.give_up(number, true, LEAST_AGE, error);
             }
             _ => drop(self.replies.fetch_add(1, Ordering::Relaxed)),
         }
@@ -365,7 +346,7 @@ impl CircuitBreaker {
     fn give_up(
         self: &Arc<Self>,
         failed: u64,
-        next: fn(Attempt) -> State,
+        is_awaited: bool,
         least_age: Duration,
         error: &StoreError,
     ) {
@@ -378,8 +359,7 @@ impl CircuitBreaker {
                 let was_of_use = self.replies() > *replies || since.elapsed() >= LONGEST_PAUSE;
                 // One may lose its first reply.
                 pauses = self.was_useless.swap(!was_of_use, Ordering::Relaxed) && !was_of_use;
-                let attempt = Attempt::new(&token);
-                *state = if pauses { State::Failed(attempt) } else { next(attempt) };
+                *state = State::connecting(&token, is_awaited && !pauses);
                 true
             }
             _ => false,
@@ -409,13 +389,12 @@ impl CircuitBreaker {
 
     fn set_failed(&self, error: &StoreError) {
         self.report_lost(error);
-        self.state.send_if_modified(|state| {
-            let is_first = matches!(state, State::Connecting(_));
-            if let State::Connecting(attempt) | State::Failed(attempt) = state {
-                let (token, since) = (attempt.token.clone(), Instant::now());
-                *state = State::Failed(Attempt { token, since });
+        self.state.send_if_modified(|state| match state {
+            State::Connecting { since, is_awaited, .. } => {
+                *since = Instant::now();
+                std::mem::replace(is_awaited, false)
             }
-            is_first
+            _ => false,
         });
     }
 

@@ -33,9 +33,9 @@ pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub(crate) struct Client {
     backend: Backend,
-    keys: Keys,
-    scripts: &'static Scripts,
-    response_timeout: Duration,
+    pub(crate) keys: Keys,
+    pub(crate) scripts: &'static Scripts,
+    pub(super) response_timeout: Duration,
     /// The places of the calls under way, of each node of a Cluster.
     calls: Arc<[Semaphore]>,
     /// When the last look at the data began.
@@ -123,10 +123,6 @@ impl Client {
         !matches!(self.backend, Backend::One(_))
     }
 
-    pub(super) fn response_timeout(&self) -> Duration {
-        self.response_timeout
-    }
-
     /// Returns how many calls have had a reply.
     fn replies(&self) -> u64 {
         self.breakers().iter().map(|breaker| breaker.replies()).sum()
@@ -136,14 +132,6 @@ impl Client {
     /// client's, nor this one for its.
     pub(crate) fn beside(&self) -> Self {
         Self { calls: places(self.calls.len()), ..self.clone() }
-    }
-
-    pub(crate) fn keys(&self) -> &Keys {
-        &self.keys
-    }
-
-    pub(crate) fn scripts(&self) -> &'static Scripts {
-        self.scripts
     }
 
     /// Runs a script and waits for the reply.

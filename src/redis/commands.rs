@@ -68,7 +68,7 @@ impl RedisCommands {
     /// # }
     /// ```
     pub fn key_name(&self, key: &Key, name: &str) -> Vec<u8> {
-        self.client.keys().name(key.as_bytes(), name)
+        self.client.keys.name(key.as_bytes(), name)
     }
 
     /// Sends one command.

@@ -1,11 +1,12 @@
 //! [`Connector`]: makes connections to a server, and finds out whether it still has its data.
 
-use redis::{Client, Pipeline, RedisResult};
+use redis::{Client, Pipeline, RedisError, RedisResult};
 use uuid::Uuid;
 
 use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
 use super::scripts::Scripts;
 use super::sentinel::Sentinel;
+use crate::error::StoreError;
 use crate::telemetry;
 
 pub(crate) enum Connector {
@@ -58,12 +59,13 @@ impl Connector {
         }
     }
 
-    /// Returns the host and port of the server for messages, if it is known.
-    pub(super) fn address(&self) -> Option<String> {
-        match self {
-            Self::One(client) => Some(client.get_connection_info().addr().to_string()),
-            _ => None,
-        }
+    /// Returns the error of an attempt to connect, with the host and port of the server if it is known.
+    pub(super) fn unreachable(&self, error: &RedisError) -> StoreError {
+        let message = match self {
+            Self::One(client) => format!("{}: {error}", client.get_connection_info().addr()),
+            Self::Sentinel(_) => error.to_string(),
+        };
+        StoreError::Unreachable { message }
     }
 }
 

@@ -150,20 +150,14 @@ impl Script {
     /// Returns the command with the text of the script in place of its hash, which also loads it.
     // EVAL, not SCRIPT LOAD and EVALSHA: the scripts may be flushed between the two.
     fn with_text(&self, command: &Cmd) -> Cmd {
-        let named = with_argument(command, 0, b"EVAL");
-        with_argument(&named, 1, self.0.code.as_bytes())
-    }
-}
-
-fn with_argument(command: &Cmd, index: usize, argument: &[u8]) -> Cmd {
-    let mut changed = Cmd::new();
-    for (at, old) in command.args_iter().enumerate() {
-        match old {
-            _ if at == index => changed.arg(argument),
-            Arg::Simple(old) => changed.arg(old),
+        let mut named = redis::cmd("EVAL");
+        named.arg(&self.0.code);
+        for argument in command.args_iter().skip(2) {
             // Other kinds of arguments belong to SCAN and similar commands.
-            _ => continue,
-        };
+            if let Arg::Simple(argument) = argument {
+                named.arg(argument);
+            }
+        }
+        named
     }
-    changed
 }

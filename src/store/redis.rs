@@ -34,7 +34,10 @@ use crate::policy::Policy;
 use crate::redis::RedisCommands;
 use crate::redis::{Batch, Client, Health, Pace, RedisServers};
 use crate::telemetry;
-use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASON, Strike};
+use crate::time::micros;
+use crate::window::{
+    BanRecord, Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASON, Strike,
+};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
@@ -167,7 +170,7 @@ impl RedisStore {
 }
 
 /// How far apart two readings of the end of one ban are at most.
-const SAME_BAN: Duration = Duration::from_secs(1);
+const SAME_BAN_US: u64 = 1_000_000;
 
 /// What is known from before a check was sent.
 struct Sent {
@@ -383,8 +386,10 @@ impl Inner {
             let is_lost =
                 since_loss < log.policy.retention() && self.local.has_unseen_loss(log, losses);
             // A ban lasts for longer than a log.
-            let ban = self.local.ban_snapshot(log).filter(|ban| ban.age > since_loss);
-            if is_lost || ban.is_some() {
+            let is_older = |(ban, now_us): (BanRecord, u64)| {
+                now_us.saturating_sub(ban.last_seen_us) > micros(since_loss)
+            };
+            if is_lost || self.local.standing_ban(log).is_some_and(is_older) {
                 // In this order: who finds that the loss was seen finds the log in the journal.
                 let lose = |state: &mut journal::State| state.lose(log, losses);
                 self.journal.with_and(lose, || self.local.see_loss(log, losses));
@@ -449,8 +454,10 @@ impl Inner {
             }
             let remaining = log_outcome.ban().remaining();
             // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
-            let known = if remaining.is_zero() { None } else { self.local.ban_snapshot(log) };
-            let is_known = known.is_some_and(|ban| ban.remaining.abs_diff(remaining) < SAME_BAN);
+            let known = if remaining.is_zero() { None } else { self.local.standing_ban(log) };
+            let is_known = known.is_some_and(|(ban, now_us)| {
+                ban.wait_us(now_us).abs_diff(micros(remaining)) < SAME_BAN_US
+            });
             if !is_known {
                 self.local.lift_ban(log);
             }

@@ -229,11 +229,11 @@ fn wait_behind((denied, _): &(Denied, Instant), before: u64, cost: u32) -> Optio
     Some((windows_us.saturating_add(micros(denied.retry_after())), index))
 }
 
-/// Returns what [`wait_behind`] does, but never too short: after the wait of the first waiter a quota that denies it has
-/// places for it, and another one those that are free now. All others may come free a window later.
+/// Returns what [`wait_behind`] does, but never too short. What a quota holds now leaves within its window, however it is
+/// spread there, and what is free under one that does not deny may be used up by those before.
 fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u64, usize)> {
     let first = wait_behind(denial, before, cost)?;
-    let places = before + u64::from(cost);
+    let (places, first_us) = (before + u64::from(cost), micros(denial.0.retry_after()));
     let quotas = denial.0.usage().quotas().enumerate();
     let waits = quotas.filter_map(|(index, (policy, quota, state))| {
         let first_cost = denial.0.check().cost_in(0);
@@ -243,8 +243,13 @@ fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u6
         if beyond == 0 || !is_known {
             return None;
         }
-        let windows_us = beyond.div_ceil(quota.limit().into()).saturating_mul(quota.window_us());
-        Some((windows_us.saturating_add(micros(denial.0.retry_after())), index))
+        let windows_us =
+            |places: u64| places.div_ceil(quota.limit().into()).saturating_mul(quota.window_us());
+        let wait_us = match state.is_full() {
+            true => windows_us(places).max(first_us),
+            false => windows_us(beyond).saturating_add(first_us),
+        };
+        Some((wait_us, index))
     });
     waits.chain([first]).max()
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::ban_explanation::BanExplanation;
+use super::log::Entry;
 use crate::policy::Penalty;
 use crate::time::micros;
 
@@ -24,9 +25,9 @@ pub(crate) struct BanRecord {
     /// The other store's timestamp when this process last saw the ban there.
     pub(crate) store_timestamp_us: Option<u64>,
     /// When the last episode ends.
-    episode_until_us: u64,
+    pub(crate) episode_until_us: u64,
     /// The time and the request of each strike, oldest first.
-    strikes: Vec<(u64, Uuid)>,
+    pub(crate) strikes: Vec<Entry>,
 }
 
 /// The effect of a check on the strikes of a key.
@@ -43,25 +44,14 @@ pub enum Strike {
 }
 
 impl BanRecord {
-    /// Creates a record from what Redis keeps: the ban, the end of the last episode, and the timestamps
-    /// of the strikes, oldest first.
-    pub(crate) fn from_redis(
-        (until_us, level, reason): (u64, u64, String),
-        episode_until_us: u64,
-        strikes_us: impl IntoIterator<Item = (u64, Uuid)>,
-    ) -> Self {
-        let strikes = strikes_us.into_iter().collect();
-        Self { until_us, level, reason, episode_until_us, strikes, ..Self::default() }
-    }
-
     /// Returns what the record says at an instant.
     pub(crate) fn explain(&self, now_us: u64, penalty: &Penalty) -> BanExplanation {
         let remaining_us = self.wait_us(now_us);
         let level = self.level_at(now_us, penalty);
         let limit = penalty.strikes();
         let within_us = limit.map_or(0, |strikes| strikes.window_us());
-        let counts = self.strikes.iter().filter(|(at_us, _)| at_us + within_us > now_us);
-        let ages = counts.map(|(at_us, _)| Duration::from_micros(now_us.saturating_sub(*at_us)));
+        let counts = self.strikes.iter().filter(|it| it.at_us + within_us > now_us);
+        let ages = counts.map(|it| Duration::from_micros(now_us.saturating_sub(it.at_us)));
         let lengths = penalty.levels();
         let next = lengths.get((level as usize).min(lengths.len().saturating_sub(1)));
         BanExplanation {
@@ -103,10 +93,10 @@ impl BanRecord {
         self.episode_until_us = now_us + window_us;
         let within_us = strikes.window_us();
         // A repeated check replaces its earlier strike. Another penalty may count strikes for longer.
-        self.strikes.retain(|(_, other)| *other != id);
-        self.strikes.push((now_us, id));
+        self.strikes.retain(|other| other.id != id);
+        self.strikes.push(Entry { at_us: now_us, id });
         self.strikes.drain(..self.strikes.len().saturating_sub(MOST_STRIKES));
-        let counts = self.strikes.iter().filter(|(at_us, _)| at_us + within_us > now_us);
+        let counts = self.strikes.iter().filter(|it| it.at_us + within_us > now_us);
         if counts.count() < strikes.limit() as usize {
             return Strike::Counted;
         }
@@ -154,7 +144,7 @@ impl BanRecord {
     pub(crate) fn expires_us(&self, penalty: &Penalty) -> u64 {
         let levels_us = self.until_us + self.level * penalty.decay_us();
         let within_us = penalty.strikes().map_or(0, |strikes| strikes.window_us());
-        let strikes_us = self.strikes.last().map_or(0, |(at_us, _)| at_us + within_us);
+        let strikes_us = self.strikes.last().map_or(0, |it| it.at_us + within_us);
         levels_us.max(strikes_us).max(self.episode_until_us)
     }
 }

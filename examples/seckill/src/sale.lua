@@ -59,7 +59,8 @@ end
 
 local known, sold = call('GET', stock), call('HLEN', orders)
 local history = sold + call('HLEN', returned) + call('HLEN', paid)
-local is_older = history < tonumber(ARGV[5])
+local told = tonumber(ARGV[5])
+local is_older = history < told
 if op == 'tick' then
   -- Since then others may have sold as many.
   is_older = is_older or not known
@@ -108,7 +109,7 @@ if op == 'pay' then
   return reply(outcome)
 end
 
-local function told(refused)
+local function seen(refused)
   local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
   return reply('done', refused, 0, 0, level)
 end
@@ -116,7 +117,7 @@ if op == 'tick' then
   -- A Redis that takes no writes is found out before anybody orders.
   local refused = redis.pcall('SET', stock, known).err
   if refused then
-    return told(refused)
+    return seen(refused)
   end
 end
 local function give_back(order)
@@ -242,7 +243,7 @@ if opening and now_us >= opening and turn_us > 0 then
   end
 end
 if op == 'tick' then
-  return told()
+  return seen()
 end
 local outcome, text, number = state()
 return reply(outcome, text, number, outcome == 'waiting' and news_us(number))

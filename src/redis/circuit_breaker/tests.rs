@@ -17,7 +17,7 @@ async fn call_ends_with_its_connection() {
     let ready = State::Ready { connection, number: 0, since: Instant::now(), replies: 0 };
     breaker.state.send_replace(ready);
     let call = breaker.call(async |_| std::future::pending::<Result<(), _>>().await);
-    let give_up = async { breaker.give_up(0, State::Failed, Duration::ZERO, &StoreError::Timeout) };
+    let give_up = async { breaker.give_up(0, false, Duration::ZERO, &StoreError::Timeout) };
     let both = async { tokio::join!(call, give_up).0 };
     let result = timeout(Duration::from_secs(5), both).await.expect("the call ends at once");
     assert!(matches!(result, Err(StoreError::Disconnected { .. })), "{result:?}");
@@ -29,7 +29,7 @@ async fn wait_for_a_connection_has_a_deadline() {
     let (breaker, _) = breaker(&server, Duration::from_millis(50)).await;
     // No task makes the connection, and no notification arrives.
     let token = Arc::new(());
-    breaker.state.send_replace(State::Connecting(Attempt::new(&token)));
+    breaker.state.send_replace(State::connecting(&token, true));
     let call = breaker.call(async |_| Ok(()));
     let result = timeout(Duration::from_secs(5), call).await.expect("the call ends in time");
     assert!(matches!(result, Err(StoreError::Unavailable)), "nothing was sent: {result:?}");

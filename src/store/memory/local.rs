@@ -10,19 +10,7 @@ use super::MemoryStore;
 use super::shard::StoredLog;
 use crate::error::StoreError;
 use crate::time::micros;
-use crate::window::{Check, Cost, Entry, LogId, LogOutcome};
-
-/// A ban that this process has imposed or seen.
-pub(in crate::store) struct BanSnapshot {
-    pub(in crate::store) remaining: Duration,
-    /// How long it was when it was imposed by hand, or seen. 0 for one by strikes.
-    pub(in crate::store) length: Duration,
-    pub(in crate::store) reason: String,
-    /// How long ago the process imposed the ban or last saw it in Redis.
-    pub(in crate::store) age: Duration,
-    /// The timestamp of Redis when the process last saw the ban there.
-    pub(in crate::store) store_timestamp: Option<Duration>,
-}
+use crate::window::{BanRecord, Check, Cost, Entry, LogId, LogOutcome};
 
 impl MemoryStore {
     /// Records a request in all of its logs, as admitted at an instant, whatever the quotas are. `loss` is
@@ -109,19 +97,13 @@ impl MemoryStore {
         self.with_log(log, |stored, _| stored.entries.remove_until(reset_us));
     }
 
-    pub(in crate::store) fn ban_snapshot(&self, log: &LogId) -> Option<BanSnapshot> {
+    /// Returns the record of a ban that stands, which this process has imposed or seen, and the present time.
+    pub(in crate::store) fn standing_ban(&self, log: &LogId) -> Option<(BanRecord, u64)> {
         log.policy.get_penalty()?;
         let (hash, shard) = self.0.lock_one(log);
         let now_us = self.0.now_us();
         let record = shard.ban(hash, log, now_us)?;
-        let wait_us = record.wait_us(now_us);
-        (wait_us > 0).then(|| BanSnapshot {
-            remaining: Duration::from_micros(wait_us),
-            length: Duration::from_micros(record.length_us),
-            reason: record.reason.clone(),
-            age: Duration::from_micros(now_us.saturating_sub(record.last_seen_us)),
-            store_timestamp: record.store_timestamp_us.map(Duration::from_micros),
-        })
+        (record.wait_us(now_us) > 0).then(|| (record.clone(), now_us))
     }
 
     /// Imposes a ban that was seen in Redis, at `store_timestamp` on its clock. If there is no room, it is

@@ -13,10 +13,11 @@ use crate::key::Key;
 use crate::policy::Policy;
 use crate::redis::{Client, read};
 use crate::store::{Ban, BanPage};
+use crate::time::micros;
 use crate::window::LogId;
 
 /// When a ban was seen that is imposed now.
-const NOW: (Duration, Duration) = (Duration::ZERO, Duration::ZERO);
+const NOW: (u64, u64) = (0, 0);
 
 /// How much of the database a step of a page covers.
 const MIN_STEP: usize = 10;
@@ -37,7 +38,7 @@ impl Inner {
         reason: &str,
         only_longer: bool,
     ) -> Result<Ban, StoreError> {
-        let length = (duration, duration);
+        let length = (micros(duration), micros(duration));
         let reply = requests::impose(&self.client, log, length, reason, NOW, only_longer).await?;
         // An admission that is under way must not lift it.
         self.denials.forget(std::slice::from_ref(log));
@@ -50,7 +51,7 @@ impl Inner {
     pub(super) async fn lift(&self, log: &LogId) -> Result<bool, StoreError> {
         // Before the call and after it: a denial that is under way may still have the ban.
         self.forget_ban(log);
-        let (keys, script) = (self.client.keys(), &self.client.scripts().lift);
+        let (keys, script) = (&self.client.keys, &self.client.scripts.lift);
         let mut command = script.command(3);
         command.arg(keys.ban_record(log)).arg(keys.strikes(log)).arg(keys.lift_mark(log));
         let penalty = log.policy.get_penalty();
@@ -75,7 +76,7 @@ impl Inner {
             // `SCAN` covers one node only.
             return Err(StoreError::Unsupported { what: "listing bans on a Cluster" });
         }
-        let (keys, name) = (self.client.keys(), format!("{}:ban", policy.base_name()));
+        let (keys, name) = (&self.client.keys, format!("{}:ban", policy.base_name()));
         let (pattern, count) = (keys.pattern(&name), count.max(1));
         let (mut position, mut step, mut covered) = (cursor, 0, 0);
         let (mut seen, mut bans) = (HashSet::new(), Vec::new());

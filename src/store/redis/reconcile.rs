@@ -147,13 +147,23 @@ impl Inner {
             }
         }
         if !known.is_empty() {
-            self.write_requests(log, known.into_iter().collect()).await?;
+            let (sent, requests) = (Instant::now(), known.into_iter().collect());
+            let longest_delay = self.usual_delay;
+            let request = ReconcileRequest { log: log.clone(), requests, longest_delay };
+            let reply = self.reconciles.send(request, sent).await?;
+            // What Redis did not know makes the waits longer.
+            self.denials.forget(std::slice::from_ref(log));
+            // From before the call: what was admitted after the reset stays, however late the reply is.
+            if let Some(reset_at) = reply.reset.and_then(|reset| sent.checked_sub(reset)) {
+                self.local.forget_until(log, reset_at);
+            }
         }
         if writer.has_ban
-            && let Some(ban) = self.local.ban_snapshot(log)
+            && let Some((ban, now_us)) = self.local.standing_ban(log)
         {
-            let seen = (ban.store_timestamp.unwrap_or_default(), ban.age);
-            let length = (ban.remaining, ban.length);
+            let age_us = now_us.saturating_sub(ban.last_seen_us);
+            let seen = (ban.store_timestamp_us.unwrap_or(0), age_us);
+            let length = (ban.wait_us(now_us), ban.length_us);
             let reply =
                 requests::impose(&self.client, log, length, &ban.reason, seen, false).await?;
             if reply.was_lifted {
@@ -165,23 +175,5 @@ impl Inner {
         }
         telemetry::written_back(writer.requests.len() as u64);
         Ok(next)
-    }
-
-    async fn write_requests(
-        &self,
-        log: &LogId,
-        requests: Vec<(Uuid, Request)>,
-    ) -> Result<(), StoreError> {
-        let request =
-            ReconcileRequest { log: log.clone(), requests, longest_delay: self.usual_delay };
-        let sent = Instant::now();
-        let reply = self.reconciles.send(request, sent).await?;
-        // What Redis did not know makes the waits longer.
-        self.denials.forget(std::slice::from_ref(log));
-        let Some(reset) = reply.reset else { return Ok(()) };
-        // From before the call: what was admitted after the reset stays, however late the reply is.
-        let Some(reset_at) = sent.checked_sub(reset) else { return Ok(()) };
-        self.local.forget_until(log, reset_at);
-        Ok(())
     }
 }

@@ -123,13 +123,8 @@ impl CheckRequest {
             }
             logs.push(LogOutcome::new(states));
         }
-        for outcome in self
-            .check
-            .logs
-            .iter()
-            .zip(&mut logs)
-            .filter_map(|(log, outcome)| log.policy.get_penalty().map(|_| outcome))
-        {
+        let logs_of = self.check.logs.iter().zip(&mut logs);
+        for (_, outcome) in logs_of.filter(|(log, _)| log.policy.get_penalty().is_some()) {
             let remaining_us = numbers.next_unsigned()?;
             let strike = match numbers.next()? {
                 0 => Strike::None,
@@ -306,18 +301,17 @@ pub(super) struct BanReply {
 pub(super) async fn impose(
     client: &Client,
     log: &LogId,
-    (remaining, length): (Duration, Duration),
+    (remaining_us, length_us): (u64, u64),
     reason: &str,
-    (store_timestamp, seen): (Duration, Duration),
+    (store_timestamp_us, seen_us): (u64, u64),
     only_longer: bool,
 ) -> Result<BanReply, StoreError> {
-    let (keys, script) = (client.keys(), &client.scripts().ban);
+    let (keys, script) = (&client.keys, &client.scripts.ban);
     let decay_us = log.policy.get_penalty().map_or(0, |penalty| penalty.decay_us());
     let mut command = script.command(2);
     command.arg(keys.ban_record(log)).arg(keys.lift_mark(log));
-    command.arg(micros(remaining)).arg(reason).arg(decay_us);
-    command.arg(micros(store_timestamp)).arg(micros(seen)).arg(u8::from(only_longer));
-    command.arg(micros(length));
+    command.arg(remaining_us).arg(reason).arg(decay_us);
+    command.arg(store_timestamp_us).arg(seen_us).arg(u8::from(only_longer)).arg(length_us);
     let reply = client.run(script, &command).await?;
     let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(&reply)?;
     let reason = String::from_utf8_lossy(&reason).into_owned();
@@ -328,7 +322,7 @@ pub(super) async fn impose(
 
 /// Empties a log with `reset.lua`.
 pub(super) async fn reset(client: &Client, log: &LogId) -> Result<(), StoreError> {
-    let (keys, script) = (client.keys(), &client.scripts().reset);
+    let (keys, script) = (&client.keys, &client.scripts.reset);
     let mut command = script.command(2);
     command.arg(keys.log(log)).arg(keys.reset_mark(log)).arg(log.policy.retention_us());
     client.run(script, &command).await.map(|_| ())
@@ -349,7 +343,7 @@ pub(super) async fn explain(
     log: &LogId,
     cost: u32,
 ) -> Result<Explanation, StoreError> {
-    let (keys, script) = (client.keys(), &client.scripts().explain);
+    let (keys, script) = (&client.keys, &client.scripts.explain);
     let penalty = log.policy.get_penalty();
     let within_us = penalty.and_then(|it| it.strikes()).map_or(0, |strikes| strikes.window_us());
     let mut command = script.command(3);
@@ -404,7 +398,12 @@ fn entries(value: &Value) -> Result<Vec<Entry>, StoreError> {
 fn ban_record(ban: &Value, strikes: &Value) -> Result<BanRecord, StoreError> {
     let (until_us, level, reason, episode_until_us): BanFields = read(ban)?;
     let reason = String::from_utf8_lossy(&reason.unwrap_or_default()).into_owned();
-    let ban = (until_us.unwrap_or(0), level.unwrap_or(0), reason);
-    let strikes = entries(strikes)?.into_iter().map(|strike| (strike.at_us, strike.id));
-    Ok(BanRecord::from_redis(ban, episode_until_us.unwrap_or(0), strikes))
+    Ok(BanRecord {
+        until_us: until_us.unwrap_or(0),
+        level: level.unwrap_or(0),
+        reason,
+        episode_until_us: episode_until_us.unwrap_or(0),
+        strikes: entries(strikes)?,
+        ..BanRecord::default()
+    })
 }

@@ -209,7 +209,7 @@ async fn late_denial_brings_no_lifted_ban_back() {
     let lifted = tokio::spawn(Store::lift(&store, &log));
     assert!(!late.await.unwrap().unwrap().admitted);
     assert!(lifted.await.unwrap().unwrap());
-    assert!(store.0.local.ban_snapshot(&log).is_none());
+    assert!(store.0.local.standing_ban(&log).is_none());
 }
 
 #[tokio::test]
