@@ -243,13 +243,12 @@ fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u6
         if beyond == 0 || !is_known {
             return None;
         }
-        let windows_us =
-            |places: u64| places.div_ceil(quota.limit().into()).saturating_mul(quota.window_us());
-        let wait_us = match state.is_full() {
-            true => windows_us(places).max(first_us),
-            false => windows_us(beyond).saturating_add(first_us),
+        let (limit, window_us) = (u64::from(quota.limit()), quota.window_us());
+        let (from_us, windows) = match state.is_full() {
+            true => (first_us.max(window_us), places.div_ceil(limit) - 1),
+            false => (first_us, beyond.div_ceil(limit)),
         };
-        Some((wait_us, index))
+        Some((windows.saturating_mul(window_us).saturating_add(from_us), index))
     });
     waits.chain([first]).max()
 }
