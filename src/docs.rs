@@ -21,38 +21,28 @@
 //!   are not shown.
 //! - [Migrating](migrating) from another rate limiter.
 
-#[doc = include_str!("docs/which_tool.md")]
-pub mod which_tool {}
+/// Makes a module of each page of a folder.
+macro_rules! pages {
+    ($folder:literal, $($page:ident),*) => {$(
+        #[doc = include_str!(concat!("docs/", $folder, stringify!($page), ".md"))]
+        pub mod $page {}
+    )*};
+}
 
-#[doc = include_str!("docs/what_a_policy_counts.md")]
-pub mod what_a_policy_counts {}
-
-#[doc = include_str!("docs/memory.md")]
-pub mod memory {}
-
-#[doc = include_str!("docs/redis_commands.md")]
-pub mod redis_commands {}
-
-#[doc = include_str!("docs/not_a_request.md")]
-pub mod not_a_request {}
-
-#[doc = include_str!("docs/waiting.md")]
-pub mod waiting {}
-
-#[doc = include_str!("docs/watching.md")]
-pub mod watching {}
-
-#[doc = include_str!("docs/token_budgets.md")]
-pub mod token_budgets {}
-
-#[doc = include_str!("docs/configuration.md")]
-pub mod configuration {}
-
-#[doc = include_str!("docs/responses.md")]
-pub mod responses {}
-
-#[doc = include_str!("docs/why_denied.md")]
-pub mod why_denied {}
+pages!(
+    "",
+    which_tool,
+    what_a_policy_counts,
+    memory,
+    redis_commands,
+    not_a_request,
+    waiting,
+    watching,
+    token_budgets,
+    configuration,
+    responses,
+    why_denied
+);
 
 pub mod recipes {
     //! Complete programs for common tasks. Each one is compiled and run as a test.
@@ -78,38 +68,20 @@ pub mod recipes {
     //! | quotas from a file that is read again while the program runs | [configuration](super::configuration) |
     //! | a test that does not wait for the window | [a paused clock](super::configuration#tests-with-a-paused-clock) |
 
-    #[doc = include_str!("docs/recipes/plans.md")]
-    pub mod plans {}
-
-    #[doc = include_str!("docs/recipes/user_and_address.md")]
-    pub mod user_and_address {}
-
-    #[doc = include_str!("docs/recipes/outbound.md")]
-    pub mod outbound {}
-
-    #[doc = include_str!("docs/recipes/failed_logins.md")]
-    pub mod failed_logins {}
-
-    #[doc = include_str!("docs/recipes/accounts_per_address.md")]
-    pub mod accounts_per_address {}
-
-    #[doc = include_str!("docs/recipes/concurrent_requests.md")]
-    pub mod concurrent_requests {}
-
-    #[doc = include_str!("docs/recipes/json_and_cors.md")]
-    pub mod json_and_cors {}
-
-    #[doc = include_str!("docs/recipes/grpc.md")]
-    pub mod grpc {}
-
-    #[doc = include_str!("docs/recipes/websocket.md")]
-    pub mod websocket {}
-
-    #[doc = include_str!("docs/recipes/admin.md")]
-    pub mod admin {}
-
-    #[doc = include_str!("docs/recipes/custom_store.md")]
-    pub mod custom_store {}
+    pages!(
+        "recipes/",
+        plans,
+        user_and_address,
+        outbound,
+        failed_logins,
+        accounts_per_address,
+        concurrent_requests,
+        json_and_cors,
+        grpc,
+        websocket,
+        admin,
+        custom_store
+    );
 }
 
 pub mod migrating {
@@ -121,12 +93,5 @@ pub mod migrating {
     //! | `RateLimitLayer` and `ConcurrencyLimitLayer` of tower | [`tower::limit`](tower_limit) |
     //! | `rateLimit` of express-rate-limit, for Node.js | [express-rate-limit](express_rate_limit) |
 
-    #[doc = include_str!("docs/migrating/tower_governor.md")]
-    pub mod tower_governor {}
-
-    #[doc = include_str!("docs/migrating/tower_limit.md")]
-    pub mod tower_limit {}
-
-    #[doc = include_str!("docs/migrating/express_rate_limit.md")]
-    pub mod express_rate_limit {}
+    pages!("migrating/", tower_governor, tower_limit, express_rate_limit);
 }

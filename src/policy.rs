@@ -22,6 +22,8 @@ use crate::quota::{LONGEST_WINDOW_US, Quota, Span};
 use crate::telemetry::{self, PolicyLabel};
 use crate::time::micros;
 
+#[cfg(feature = "serde")]
+pub(crate) use self::document::TextOrTable;
 pub use self::error::{ParsePenaltyError, PolicyError};
 pub use self::handle::PolicyHandle;
 pub(crate) use self::penalty::LONGEST_BAN;

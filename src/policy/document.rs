@@ -3,6 +3,7 @@
 //! Each part is read by a type of its own, so that the format knows where a mistake stands.
 
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
@@ -89,25 +90,28 @@ impl From<Table> for Policy {
 
 impl<'de> Deserialize<'de> for Policy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PolicyVisitor)
+        let expected = "a text such as \"5/60s\", or a table with `quotas`";
+        deserializer.deserialize_any(TextOrTable(expected, |policy| policy))
     }
 }
 
-struct PolicyVisitor;
+/// Reads a text, or a table that is a policy. With what is expected.
+pub(crate) struct TextOrTable<T>(pub(crate) &'static str, pub(crate) fn(Policy) -> T);
 
-impl<'de> Visitor<'de> for PolicyVisitor {
-    type Value = Policy;
+impl<'de, T: FromStr<Err = PolicyError>> Visitor<'de> for TextOrTable<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text such as \"5/60s\", or a table with `quotas`")
+        f.write_str(self.0)
     }
 
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Policy, E> {
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
         text.parse().map_err(E::custom)
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<Policy, A::Error> {
-        Table::deserialize(MapAccessDeserializer::new(table)).map(Policy::from)
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<T, A::Error> {
+        let table = Table::deserialize(MapAccessDeserializer::new(table))?;
+        Ok((self.1)(table.into()))
     }
 }
 

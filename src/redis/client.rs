@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use super::Pace;
 use super::circuit_breaker::CircuitBreaker;
-use super::cluster::Cluster;
+use super::cluster::{Cluster, USUAL_PAUSE};
 use super::keys::Keys;
 use super::reply::Replies;
 use super::request::Request;
@@ -106,7 +106,7 @@ impl Client {
             self.breakers().iter().for_each(|breaker| breaker.look_for_data());
         }
         if let Backend::Cluster(cluster) = &self.backend {
-            cluster.look_as_usual();
+            cluster.look(USUAL_PAUSE);
         }
     }
 

@@ -24,7 +24,7 @@ use super::{Backoff, Health, Keys, Pace};
 use crate::error::StoreError;
 
 /// How long the nodes are taken to be as they were, while none fails.
-const USUAL_PAUSE: Duration = Duration::from_secs(1);
+pub(super) const USUAL_PAUSE: Duration = Duration::from_secs(1);
 /// The same after a call has failed.
 const SHORT_PAUSE: Duration = Duration::from_millis(200);
 /// How long a call follows redirections at most, and waits for a slot of which each node has a part.
@@ -139,17 +139,8 @@ impl Cluster {
         self.slots.load().nodes.iter().map(|node| node.breaker.clone()).collect()
     }
 
-    /// Looks in the background who has which slot, once a second.
-    pub(super) fn look_as_usual(self: &Arc<Self>) {
-        self.look(USUAL_PAUSE);
-    }
-
     /// Looks in the background who has which slot, unless the last look was less than a pause ago.
-    fn look_soon(self: &Arc<Self>) {
-        self.look(SHORT_PAUSE);
-    }
-
-    fn look(self: &Arc<Self>, pause: Duration) {
+    pub(super) fn look(self: &Arc<Self>, pause: Duration) {
         if self.pace.is_due(pause)
             && let Ok(runtime) = Handle::try_current()
         {
@@ -173,7 +164,7 @@ impl Cluster {
         let slots = self.slots.load();
         let number = slots.node_of(name).map(|node| node.number);
         if number.is_none() {
-            self.look_soon();
+            self.look(SHORT_PAUSE);
         }
         number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
     }
@@ -189,7 +180,7 @@ impl Cluster {
         let node = self.node_of(Some(name)).await?;
         let connected = node.breaker.connected().await;
         if connected.is_err() {
-            self.look_soon();
+            self.look(SHORT_PAUSE);
         }
         connected
     }
@@ -213,7 +204,7 @@ impl Cluster {
             // From the first refusal on: the way to the node may take longer than that.
             let now = Instant::now();
             if !is_redirection(code) || now >= *end.get_or_insert(now + LONGEST_DETOUR) {
-                self.look_soon();
+                self.look(SHORT_PAUSE);
                 return result;
             }
             is_asking = code == "ASK";
@@ -253,7 +244,7 @@ impl Cluster {
         let slots = self.slots.load_full();
         if !slots.nodes_of.is_empty() {
             // Nobody has the slot.
-            self.look_soon();
+            self.look(SHORT_PAUSE);
             return Err(StoreError::Unavailable);
         }
         let failed = timeout(self.response_timeout, self.question.lock()).await;

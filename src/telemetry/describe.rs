@@ -42,8 +42,8 @@ fn all() {
     for (name, help) in COUNTERS {
         describe_counter!(*name, Unit::Count, *help);
     }
-    for (name, unit, help) in GAUGES {
-        describe_gauge!(*name, *unit, *help);
+    for (name, help) in GAUGES {
+        describe_gauge!(*name, Unit::Count, *help);
     }
     for (name, unit, help) in HISTOGRAMS {
         describe_histogram!(*name, *unit, *help);
@@ -74,30 +74,22 @@ const COUNTERS: &[(&str, &str)] = &[
     ),
 ];
 
-const GAUGES: &[(&str, Unit, &str)] = &[
+const GAUGES: &[(&str, &str)] = &[
     (
         "sliding_window_store_available",
-        Unit::Count,
         "1 while connected to Redis, 0 during an outage, also of one node of a Cluster.",
     ),
-    (
-        "sliding_window_memory_logs",
-        Unit::Count,
-        "Logs that the in-process stores hold, expired ones included.",
-    ),
+    ("sliding_window_memory_logs", "Logs that the in-process stores hold, expired ones included."),
     (
         "sliding_window_memory_nearly_full",
-        Unit::Count,
         "In-process stores that have reached 80 % of their capacity and not fallen below 70 % since.",
     ),
     (
         "sliding_window_journal_changes",
-        Unit::Count,
         "Decisions of an outage that are not yet written back to Redis, once for each log.",
     ),
     (
         "sliding_window_journal_nearly_full",
-        Unit::Count,
         "Journals that have reached 80 % of their capacity and not fallen below 70 % since.",
     ),
 ];

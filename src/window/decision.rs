@@ -229,19 +229,14 @@ impl Denied {
         let mut denied = self.clone();
         let outcome = &mut denied.usage.decided.outcome;
         outcome.timestamp = outcome.timestamp.map(|it| it + Duration::from_micros(elapsed_us));
-        let mut before = 0;
-        for log in outcome.logs_mut() {
-            for state in log.quotas_mut() {
-                *state = state.after(elapsed_us);
+        let states = outcome.logs_mut().iter_mut().flat_map(LogOutcome::quotas_mut);
+        for (index, state) in states.enumerate() {
+            *state = state.after(elapsed_us);
+            if index == quota {
+                state.wait_us = wait_us.saturating_sub(elapsed_us).max(1);
             }
-            let quotas = log.quotas().len();
-            if (before..before + quotas).contains(&quota) {
-                log.quotas_mut()[quota - before].wait_us =
-                    wait_us.saturating_sub(elapsed_us).max(1);
-            }
-            before += quotas;
-            log.set_ban(BanState::default());
         }
+        outcome.logs_mut().iter_mut().for_each(|log| log.set_ban(BanState::default()));
         denied
     }
 }
