@@ -58,23 +58,21 @@ struct OfKey {
     /// The override.
     new: Policy,
     /// The version of the common policy that `handle` was made from.
-    common: ArcSwap<Policy>,
+    common: Mutex<Arc<Policy>>,
     handle: PolicyHandle,
-    /// Held while `handle` and `common` change.
-    change: Mutex<()>,
 }
 
 impl OfKey {
     /// Returns the policy, with what it has in common with all keys as that is now.
     fn get(&self, common: &PolicyHandle) -> PolicyHandle {
-        if !Arc::ptr_eq(&common.get(), &self.common.load()) {
-            let _change = self.change.lock().unwrap_or_else(PoisonError::into_inner);
-            // Read under the lock, so that no earlier version follows a later one.
-            let common = common.get();
-            if let Ok(policy) = common.overridden_by(self.new.clone()) {
-                self.handle.store(policy);
-                self.common.store(common);
-            }
+        let mut known = self.common.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock, so that no earlier version follows a later one.
+        let common = common.get();
+        if !Arc::ptr_eq(&common, &known)
+            && let Ok(policy) = common.overridden_by(self.new.clone())
+        {
+            self.handle.store(policy);
+            *known = common;
         }
         self.handle.clone()
     }
@@ -171,12 +169,7 @@ impl Overrides {
         let Override::Policy(new) = new else { return Ok(None) };
         let common = self.policy.get();
         let handle = PolicyHandle::try_new(common.overridden_by(new.clone())?)?;
-        Ok(Some(Arc::new(OfKey {
-            new,
-            common: ArcSwap::new(common),
-            handle,
-            change: Mutex::default(),
-        })))
+        Ok(Some(Arc::new(OfKey { new, common: Mutex::new(common), handle })))
     }
 }
 

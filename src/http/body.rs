@@ -17,30 +17,21 @@ pin_project! {
     /// The body of the inner service's response, or of a rejection.
     pub struct ResponseBody<B> {
         #[pin]
-        kind: Kind<B>,
-    }
-}
-
-pin_project! {
-    #[project = KindProj]
-    enum Kind<B> {
-        Inner {
-            #[pin]
-            body: B,
-            // What happens when the body is over.
-            end: Option<Box<AtEnd>>,
-        },
-        Rejection { body: RejectionBody },
+        inner: Option<B>,
+        // What happens when the body of the inner service is over.
+        end: Option<Box<AtEnd>>,
+        // If there is no other.
+        rejection: RejectionBody,
     }
 }
 
 impl<B> ResponseBody<B> {
     pub(super) fn inner(body: B, end: Option<Box<AtEnd>>) -> Self {
-        Self { kind: Kind::Inner { body, end } }
+        Self { inner: Some(body), end, rejection: RejectionBody::whole(Bytes::new()) }
     }
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
-        Self { kind: Kind::Rejection { body } }
+        Self { inner: None, end: None, rejection: body }
     }
 }
 
@@ -65,47 +56,44 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match self.project().kind.project() {
-            KindProj::Inner { mut body, end } => {
-                let Some(at_end) = end else { return body.poll_frame(cx) };
-                if !at_end.is_complete {
-                    let frame = ready!(body.as_mut().poll_frame(cx));
-                    match &frame {
-                        Some(Ok(frame)) => at_end.see(frame, body.is_end_stream()),
-                        Some(Err(_)) => *end = None,
-                        None => at_end.is_complete = true,
-                    }
-                    let Some(at_end) = end.as_mut().filter(|it| it.is_complete) else {
-                        return Poll::Ready(frame);
-                    };
-                    at_end.last = frame.and_then(Result::ok);
-                    at_end.tasks = at_end.end();
-                }
-                let Some(at_end) = end else { return Poll::Ready(None) };
-                ready!(poll_tasks(&mut at_end.tasks, cx));
-                let last = at_end.last.take();
-                *end = None;
-                Poll::Ready(last.map(Ok))
+        let this = self.project();
+        let (end, Some(mut body)) = (this.end, this.inner.as_pin_mut()) else {
+            return this.rejection.poll_frame(cx);
+        };
+        let Some(at_end) = end else { return body.poll_frame(cx) };
+        if !at_end.is_complete {
+            let frame = ready!(body.as_mut().poll_frame(cx));
+            match &frame {
+                Some(Ok(frame)) => at_end.see(frame, body.is_end_stream()),
+                Some(Err(_)) => *end = None,
+                None => at_end.is_complete = true,
             }
-            KindProj::Rejection { body } => body.poll_frame(cx),
+            let Some(at_end) = end.as_mut().filter(|it| it.is_complete) else {
+                return Poll::Ready(frame);
+            };
+            at_end.last = frame.and_then(Result::ok);
+            at_end.tasks = at_end.end();
         }
+        let Some(at_end) = end else { return Poll::Ready(None) };
+        ready!(poll_tasks(&mut at_end.tasks, cx));
+        let last = at_end.last.take();
+        *end = None;
+        Poll::Ready(last.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.kind {
+        match &self.inner {
             // A body that may end between two polls is asked once more, so that its end is seen.
-            Kind::Inner { body, end } => end.is_none() && body.is_end_stream(),
-            Kind::Rejection { body } => body.is_end_stream(),
+            Some(body) => self.end.is_none() && body.is_end_stream(),
+            None => self.rejection.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.kind {
-            Kind::Inner { body, end } => match end {
-                Some(end) if end.is_complete => SizeHint::default(),
-                _ => body.size_hint(),
-            },
-            Kind::Rejection { body } => body.size_hint(),
+        match (&self.inner, &self.end) {
+            (Some(_), Some(end)) if end.is_complete => SizeHint::default(),
+            (Some(body), _) => body.size_hint(),
+            (None, _) => self.rejection.size_hint(),
         }
     }
 }
