@@ -141,8 +141,11 @@ impl Connections {
     /// Closes those that wait for a request, and the others once they have answered theirs, but after
     /// ten seconds at the latest.
     async fn end(self) {
+        static CUT_OFF: Throttle = Throttle::new();
         if timeout(PATIENCE, self.graceful.shutdown()).await.is_err() {
-            tracing::warn!("some connections did not end in time and are cut off");
+            CUT_OFF.log(|times| {
+                tracing::warn!(times, "some connections did not end in time and are cut off");
+            });
         }
     }
 }
