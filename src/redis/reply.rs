@@ -130,7 +130,7 @@ pub(super) fn error(error: RedisError) -> StoreError {
 /// If a command in a script fails, Redis 6.2 replies with the code `ERR` and puts the code of the
 /// command into the message: `Error running script (call to f_7a4e): @user_script:23: WRONGTYPE
 /// Operation against ...`, or `@user_script: 23: -OOM command not allowed ...`.
-fn code_of(code: &str, message: &str) -> String {
+pub(super) fn code_of(code: &str, message: &str) -> String {
     let of_command = || {
         let (_, after) = message.rsplit_once("@user_script:")?;
         let word = after.split_once(": ")?.1.split(' ').next()?.trim_start_matches('-');

@@ -43,11 +43,13 @@ impl Request {
         if let Self::Pipeline(commands) = self
             && let Some(errors) = error.clone().into_server_errors()
             && let Some((_, first)) = errors.first()
-            && is_redirection(first.code())
         {
-            let (code, message) = (first.code().to_owned(), first.to_string());
+            // `RedisError::code` has none of a pipeline that it does not know, such as NOREPLICAS.
+            let message = first.to_string();
+            let code = reply::code_of(first.code(), &message);
             let refused = StoreError::Refused { code, message };
-            return match commands.is_transaction() || errors.len() == commands.len() {
+            let are_all = commands.is_transaction() || errors.len() == commands.len();
+            return match are_all || !is_redirection(first.code()) {
                 true => refused,
                 // Some were executed before the slot had moved.
                 false => StoreError::Uncertain { source: Box::new(refused) },

@@ -17,7 +17,8 @@
     KEYS[11] draw (string): the seed of the draw, or what says that there is none
 
   Arguments:
-    ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, or `tick` to do what time does
+    ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, `show` to write nothing for that, or
+      `tick` to do what time does
     ARGV[2] opening (microseconds): since 1970; empty if who comes first is served first
     ARGV[3] turn_us (microseconds): how long a turn is; 0 to give none yet
     ARGV[4] pay_us (microseconds): how long an order may stay unpaid; 0 if for ever
@@ -109,6 +110,33 @@ if op == 'pay' then
   return reply(outcome)
 end
 
+-- Tells where the user is.
+local function state()
+  local held = call('HGET', buyers, subject)
+  if held then
+    local outcome = call('HGET', paid, held) and 'paid' or 'ordered'
+    return outcome, held, tonumber(call('ZSCORE', unpaid, held)) or 0
+  end
+  local turn_end = tonumber(call('ZSCORE', turns, subject))
+  if turn_end and turn_end > now_us then
+    return 'turn', '', turn_end
+  end
+  local rank = call('ZRANK', line, subject)
+  if opening and now_us < opening then
+    return rank and 'entered' or 'none', '', rank and opening
+  end
+  if sold >= pieces and call('ZCARD', unpaid) == 0 then
+    return 'over'
+  end
+  if not rank then
+    return 'none'
+  end
+  return 'waiting', '', rank + 1
+end
+
+if op == 'show' then
+  return reply(state())
+end
 local function seen(refused)
   local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
   return reply('done', refused, 0, 0, level)
@@ -189,30 +217,6 @@ local function news_us(place)
   local of_turns = math.max(math.ceil(place * running / (running + owed)), 1)
   local news = math.min(ending(turns, of_turns), ending(unpaid, place - of_turns + 1))
   return news < math.huge and news or 0
-end
-
--- Tells where the user is.
-local function state()
-  local held = call('HGET', buyers, subject)
-  if held then
-    local outcome = call('HGET', paid, held) and 'paid' or 'ordered'
-    return outcome, held, tonumber(call('ZSCORE', unpaid, held)) or 0
-  end
-  local turn_end = tonumber(call('ZSCORE', turns, subject))
-  if turn_end and turn_end > now_us then
-    return 'turn', '', turn_end
-  end
-  local rank = call('ZRANK', line, subject)
-  if opening and now_us < opening then
-    return rank and 'entered' or 'none', '', rank and opening
-  end
-  if sold >= pieces and call('ZCARD', unpaid) == 0 then
-    return 'over'
-  end
-  if not rank then
-    return 'none'
-  end
-  return 'waiting', '', rank + 1
 end
 
 if op == 'enter' then

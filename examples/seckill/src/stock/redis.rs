@@ -172,6 +172,15 @@ impl RedisStock {
         let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku) else { return Ok(()) };
         let [order, payment] = lock(last).clone();
         let looked = self.send(sku, &["tick".to_owned(), kept.clone(), order, payment]).await;
+        if let Ok(Sent { trouble: Some(StockError::Store(_)), .. })
+        | Err(StockError::Store(StoreError::Uncertain { .. })) = &looked
+        {
+            // The script does not fail if Redis takes no writes. This does, so that a connection to what is no master any
+            // more is left.
+            let mut mark = redis::cmd("SET");
+            mark.arg(self.key(sku, "stock")).arg(LOST).arg("NX");
+            let _ = self.looks.query::<redis::Value>(&mark).await;
+        }
         let mut seen = lock(seen);
         match &looked {
             Ok(sent) => *seen = (Instant::now(), Ok(sent.level), sent.trouble.clone()),
@@ -201,8 +210,8 @@ impl RedisStock {
     }
 
     pub(super) fn trouble(&self, sku: &Sku) -> Option<StockError> {
-        let at_change = || lock(&self.on_sale.get(sku)?.seen).2.clone();
-        self.level(sku).err().or_else(at_change)
+        let at_look = self.on_sale.get(sku).and_then(|it| lock(&it.seen).2.clone());
+        at_look.or_else(|| self.level(sku).err())
     }
 
     pub(super) async fn call(
@@ -221,9 +230,10 @@ impl RedisStock {
             }
             Call::Enter(user) => ("enter", of(user), place(user), 0),
             Call::Entry(user) => ("entry", of(user), String::new(), 0),
+            Call::Show(user) => ("show", of(user), String::new(), 0),
         };
         let call = [op.to_owned(), subject, value, ticket.to_string()];
-        if op == "entry" || self.replicas.wanted == 0 {
+        if is_read(op) || self.replicas.wanted == 0 {
             return self.change(sku, &call).await;
         }
         // A task of its own sees the call to its end, so that the circuit breaker learns of it.
@@ -254,7 +264,7 @@ impl RedisStock {
         }
     }
 
-    /// Sends a call to the script, and all but `entry` with a `WAIT` for the replicas: they confirm within a fraction of a
+    /// Sends a call to the script, and all that may write with a `WAIT` for the replicas: they confirm within a fraction of a
     /// millisecond, or else the patience ends.
     async fn send(&self, sku: &Sku, call: &[String; 4]) -> Result<Sent, StockError> {
         let [op, rest @ ..] = call;
@@ -270,12 +280,14 @@ impl RedisStock {
         let is_tick = op == "tick";
         let commands = match &**op {
             "tick" => &self.looks,
-            "entry" => &self.reads,
+            op if is_read(op) => &self.reads,
             _ => &self.orders,
         };
         type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
-        let (told, confirmed): (Told, u32) = if op != "entry" && wanted > 0 {
-            let patience = timeout.min(if is_tick { STALE } else { timeout }) / 2;
+        let (told, confirmed): (Told, u32) = if !is_read(op) && wanted > 0 {
+            // One look waits behind another.
+            let longest = if is_tick { STALE / self.on_sale.len() as u32 } else { timeout };
+            let patience = timeout.min(longest) / 2;
             let mut change = pipe();
             // A look brings the script to a new master.
             match is_tick {
@@ -301,8 +313,12 @@ impl RedisStock {
             (confirmed < wanted).then_some(StockError::NotReplicated { confirmed, wanted });
         if let Some(OnSale { history, last, .. }) = on_sale {
             // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
-            let wrote = matches!(outcome, Outcome::Placed | Outcome::Held | Outcome::Paid);
-            if wanted == 0 || op != "entry" && wrote && trouble.is_none() {
+            let wrote = match outcome {
+                Outcome::Placed | Outcome::Held => true,
+                Outcome::Paid => op == "pay",
+                _ => false,
+            };
+            if wanted == 0 || wrote && trouble.is_none() {
                 history.fetch_max(now_history, Ordering::Relaxed);
                 match (outcome, &**op) {
                     (Outcome::Placed, _) => lock(last)[0].clone_from(&order),
@@ -334,4 +350,9 @@ impl RedisStock {
     fn key(&self, sku: &Sku, what: &str) -> String {
         format!("{}:{{{sku}}}:{what}", self.prefix)
     }
+}
+
+/// Returns whether a call changes nothing but what its time has come for.
+fn is_read(op: &str) -> bool {
+    matches!(op, "entry" | "show")
 }

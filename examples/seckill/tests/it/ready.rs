@@ -3,7 +3,7 @@
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
-use crate::{ADMIN, SECKILL, on_redis};
+use crate::{ADMIN, SECKILL, by, on_redis, pay};
 
 /// Waits until `/readyz` and the live page give a reason that has these texts.
 async fn stands_still(server: &Server, texts: &[&str]) {
@@ -81,4 +81,21 @@ async fn a_lost_stock_is_set_anew_as_the_hint_says() {
     let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
     assert!(done.success(), "{command}");
     goes_on(&Server::start(SECKILL, &[&flags[..], &["--redis", &redis.url()]].concat())).await;
+}
+
+/// Although the time to pay another order is over.
+#[tokio::test]
+async fn an_order_is_shown_while_redis_takes_no_writes() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &["--pay-within", "1s"]);
+    let order = server.order("iphone", "bob").await.json();
+    assert_eq!(pay(&server, &order, "1").await.status, 200);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    redis.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let path = format!("/orders/{}", order["order_id"].as_str().unwrap());
+    for _ in 0..8 {
+        let shown = by(&server, "bob", "GET", &path).await;
+        assert_eq!((shown.status.as_u16(), &shown.json()["paid"]), (200, &true.into()));
+        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
+    }
 }

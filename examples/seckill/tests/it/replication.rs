@@ -1,12 +1,16 @@
 //! Orders and the replicas of Redis: what is answered with 201 or 409 is on a replica, whatever happens to
 //! the master then.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
 use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::draw::assert_line;
 use crate::{ADMIN, alone, by, on_redis, pay, sale};
@@ -142,4 +146,93 @@ async fn the_line_outlives_servers_and_the_master() {
     // It has the opening and the draw, but no flag says so.
     let server = on_redis(&replica, &[]);
     assert_line(&server, &users, &commitment).await;
+}
+
+/// A name stands for another server. Connections to what it stood for before stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_behind_a_name_is_followed() {
+    let cases = [("1", false), ("1", true), ("0", false)];
+    for (replicas, is_cut_off) in cases {
+        let master = Redis::start().await;
+        let (replica, _way) = replica_of(&master).await;
+        let port = replica.port().to_string();
+        let _further = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let target = Arc::new(AtomicU16::new(master.port()));
+        let name = target.clone();
+        tokio::spawn(async move {
+            while let Ok((mut client, _)) = listener.accept().await {
+                let address = ("127.0.0.1", name.load(Ordering::Relaxed));
+                tokio::spawn(async move {
+                    let mut server = TcpStream::connect(address).await.unwrap();
+                    let _ = copy_bidirectional(&mut client, &mut server).await;
+                });
+            }
+        });
+        let flags = ["--redis", &url, "--min-replicas", replicas, "--response-timeout", "2s"];
+        let server = alone(&[&flags[..], &["--quota", "999/60s", "--ip-quota", "off"]].concat());
+        assert_eq!(server.order("iphone", "alice").await.status, 201);
+        eventually("it is ready", async || server.get("/readyz").await.status == 200).await;
+        replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+        match is_cut_off {
+            true => {
+                master.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+            }
+            false => master.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await,
+        }
+        target.store(replica.port(), Ordering::Relaxed);
+        eventually("it is seen", async || server.get("/readyz").await.status == 503).await;
+        let sells = async || {
+            let bob = server.order("iphone", "bob").await.status;
+            bob == 409 && server.get("/readyz").await.status == 200
+        };
+        eventually(&format!("it is followed: {replicas}, {is_cut_off}"), sells).await;
+    }
+}
+
+/// An entry of who has paid writes nothing, so that Redis 8 says of it that all replicas have it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_of_who_has_paid_says_nothing_of_the_replicas() {
+    let master = Redis::start().await;
+    let (replica, way) = replica_of(&master).await;
+    let open = ["--stock", "iphone=3", "--opens-at", "2020-01-01T00:00:00Z", "--accounts", "off"];
+    let server = waiting_for(&master, "1", &open);
+    let entered = by(&server, "alice", "POST", "/seckill/iphone/entries").await.json();
+    let order = server.order_request("iphone", "alice");
+    let order = order.header("x-seckill-ticket", entered["ticket"].as_str().unwrap());
+    let order = server.send(order).await;
+    assert_eq!(pay(&server, &order.json(), "1").await.status, 200);
+    way.set(Fault::Stall);
+    // An order that the master alone has. Its user is told that it is not safe.
+    let uuid = "00000000-0000-4000-8000-000000000001";
+    sale(&master, "seckill:{iphone}", "order", &["", "0", "0", "bob", uuid]).await;
+    by(&server, "alice", "POST", "/seckill/iphone/entries").await;
+    for (from, to) in [(&master, &replica), (&replica, &master)] {
+        to.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+        from.run::<()>(&["REPLICAOF", "127.0.0.1", &to.port().to_string()]).await;
+        let info = async || from.run::<String>(&["INFO", "replication"]).await;
+        eventually("it follows", async || info().await.contains("master_link_status:up")).await;
+    }
+    let is_ready = async || {
+        let ready = server.get("/readyz").await;
+        assert!(!ready.body.contains("Redis has lost"), "{}", ready.body);
+        ready.status == 200
+    };
+    eventually("it goes on", is_ready).await;
+    assert_eq!(master.run::<String>(&["GET", "seckill:{iphone}:stock"]).await, "3");
+}
+
+/// Each look waits for replicas, one behind the other.
+#[tokio::test]
+async fn levels_of_many_skus_are_shown_without_replicas() {
+    let redis = Redis::start().await;
+    let skus: Vec<String> = (0..6).map(|number| format!("--stock=sku-{number}=5")).collect();
+    let skus: Vec<&str> = skus.iter().map(String::as_str).collect();
+    let server = waiting_for(&redis, "1", &skus);
+    for _ in 0..40 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(server.get("/seckill/sku-5").await.status, 200);
+    }
+    assert!(server.get("/readyz").await.body.contains("0 of 1 replicas"));
 }
