@@ -174,6 +174,9 @@ async fn a_failover_behind_a_name_is_followed() {
         let server = alone(&[&flags[..], &["--quota", "999/60s", "--ip-quota", "off"]].concat());
         assert_eq!(server.order("iphone", "alice").await.status, 201);
         eventually("it is ready", async || server.get("/readyz").await.status == 200).await;
+        let orders = ["HLEN", "seckill:{iphone}:orders"];
+        let is_there = async || replica.run::<usize>(&orders).await == 1;
+        eventually("the replica has the order", is_there).await;
         replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
         match is_cut_off {
             true => {
