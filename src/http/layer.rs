@@ -475,7 +475,8 @@ impl SlidingWindowLayer {
     ///   [`Limiter::until_admitted_all`](crate::Limiter::until_admitted_all). Those of other processes take a
     ///   place when they find one.
     /// - **Denials.** A request is denied at once, with an honest `Retry-After`, if time alone frees its place
-    ///   too late, behind those that wait before it, and if [`max_waiters`](Self::max_waiters) wait already.
+    ///   too late, behind those that wait before it, and if [`max_waiters`](Self::max_waiters) wait already. Behind
+    ///   others it may be too long by up to a window: how the places of a full log are spread is not known.
     ///   A banned key, and a cost that can never pass, are denied at once too, and the other rules of a muted request
     ///   decide at once.
     /// - **Requests in flight.** Nobody knows when one is [over](crate::Policy::in_flight). So the first request that
