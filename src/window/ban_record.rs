@@ -5,7 +5,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::ban_explanation::BanExplanation;
-use super::log::Entry;
+use super::costs::Entry;
 use crate::policy::Penalty;
 use crate::time::micros;
 

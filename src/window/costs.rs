@@ -1,6 +1,15 @@
-//! [`Costs`]: the costs of the entries of a budget, in the order of the entries.
+//! [`Entry`] and [`Costs`]: the entries of a log, and what those of a budget cost, in the order of the entries.
 
 use std::collections::VecDeque;
+
+use uuid::Uuid;
+
+/// An admitted request, or a strike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) at_us: u64,
+    pub(crate) id: Uuid,
+}
 
 /// What an entry of a budget takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

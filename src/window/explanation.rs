@@ -5,7 +5,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::ban_explanation::BanExplanation;
-use super::log::{Entry, Log};
+use super::costs::Entry;
+use super::log::Log;
 use super::log_id::LogId;
 use super::outcome::DecidedBy;
 #[cfg(feature = "serde")]

@@ -4,19 +4,12 @@ use std::collections::VecDeque;
 
 use uuid::Uuid;
 
-use super::costs::{Cost, Costs, make_room, remove_first};
+use super::costs::{Cost, Costs, Entry, make_room, remove_first};
 use super::explanation::{MAX_LISTED, QuotaExplanation};
 use super::log_id::LogId;
 use super::outcome::LogOutcome;
 use super::state::QuotaState;
 use crate::quota::Quota;
-
-/// An admitted request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    pub(crate) at_us: u64,
-    pub(crate) id: Uuid,
-}
 
 /// The admissions of one key under one policy, oldest first.
 ///

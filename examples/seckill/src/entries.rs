@@ -82,8 +82,7 @@ pub(crate) async fn show(
 fn on_sale(shop: &Shop, path: PathText) -> Result<(Sku, Option<&Draw>), Problem> {
     let (sku, draw) = shop.sku(path)?;
     // A seed that Redis has lost may be another one there now.
-    let unknown = |error| Problem::from(error).detail("Nothing was changed.");
-    shop.stock.level(&sku).map_err(unknown)?;
+    shop.stock.level(&sku).map_err(StockError::of_a_change)?;
     Ok((sku, draw))
 }
 

@@ -65,7 +65,7 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 // - Another check of an earlier log arrives before the cancellation. It may be denied because of a request
 //   that does not pass: too few are admitted for the length of a round trip, never too many. Then the
 //   denials of the earlier logs are forgotten. That of the later one is true. Tests: `rolled_back_request_leaves_no_denial`
-//   and `banned_user_beside_another_rule_costs_a_call_a_second`.
+//   and `denial_beside_another_rule_is_remembered`.
 // - Two logs of distinct values are in several slots, and the later one denies. The value stays in the earlier
 //   one until it has left the window, as if it was seen.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes or cancels

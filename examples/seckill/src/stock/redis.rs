@@ -66,9 +66,26 @@ struct OnSale {
 struct Sent {
     reply: Reply,
     /// What a look has seen.
-    level: Level,
-    /// Why the change may not be safe, or can't be made.
+    level: Vec<u32>,
+    /// Why the change may not be safe.
     trouble: Option<StockError>,
+}
+
+impl Sent {
+    /// Returns what a look has seen, and why nothing can be sold, if so.
+    fn seen(self) -> Result<(Level, Option<StockError>), StockError> {
+        let [stock, sold, paid, entries, turns] = self.level[..] else {
+            return Err(malformed("expected a level").into());
+        };
+        let refused = self.reply.order.split_once(' ').map(|(code, message)| {
+            StoreError::Refused { code: code.to_owned(), message: message.to_owned() }.into()
+        });
+        Ok((Level { stock, sold, paid, entries, turns }, refused.or(self.trouble)))
+    }
+}
+
+fn malformed(message: impl ToString) -> StoreError {
+    StoreError::Protocol { message: message.to_string() }
 }
 
 /// How many replicas have an order before it is answered with 201.
@@ -148,7 +165,7 @@ impl RedisStock {
             let kept = if draw.is_some() { "draw" } else { FIRST_COME };
             tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
         }
-        let unseen = (Instant::now(), Err(StoreError::Timeout.into()), None);
+        let unseen = (Instant::now(), Err(StoreError::Unavailable.into()), None);
         Ok(OnSale {
             kept,
             draw,
@@ -172,7 +189,8 @@ impl RedisStock {
         let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku) else { return Ok(()) };
         let [order, payment] = lock(last).clone();
         let looked = self.send(sku, &["tick".to_owned(), kept.clone(), order, payment]).await;
-        if let Ok(Sent { trouble: Some(StockError::Store(_)), .. })
+        let looked = looked.and_then(Sent::seen);
+        if let Ok((_, Some(StockError::Store(_))))
         | Err(StockError::Store(StoreError::Uncertain { .. })) = &looked
         {
             // The script does not fail if Redis takes no writes. This does, so that a connection to what is no master any
@@ -183,7 +201,7 @@ impl RedisStock {
         }
         let mut seen = lock(seen);
         match &looked {
-            Ok(sent) => *seen = (Instant::now(), Ok(sent.level), sent.trouble.clone()),
+            Ok((level, trouble)) => *seen = (Instant::now(), Ok(*level), trouble.clone()),
             Err(lost @ StockError::Lost(_)) => {
                 if !matches!(seen.1, Err(StockError::Lost(_))) {
                     tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
@@ -204,7 +222,7 @@ impl RedisStock {
         let Some(OnSale { seen, .. }) = self.on_sale.get(sku) else { return Ok(None) };
         let (at, level, _) = &*lock(seen);
         if at.elapsed() > STALE {
-            return Err(StoreError::Timeout.into());
+            return Err(StoreError::Unavailable.into());
         }
         level.clone().map(Some)
     }
@@ -305,25 +323,21 @@ impl RedisStock {
             (commands.script(&self.script, &keys, &arguments).await?, wanted)
         };
         let (outcome, order, number, now_us, news_us, now_history, level) = told;
-        let malformed = |message| StoreError::Protocol { message };
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());
-        let outcome = parsed.map_err(|error| malformed(error.to_string()))?;
-        let mut trouble =
+        let outcome = parsed.map_err(malformed)?;
+        let trouble =
             (confirmed < wanted).then_some(StockError::NotReplicated { confirmed, wanted });
         if let Some(OnSale { history, last, .. }) = on_sale {
             // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
-            let wrote = match outcome {
-                Outcome::Placed | Outcome::Held => true,
-                Outcome::Paid => op == "pay",
-                _ => false,
-            };
+            let is_paid = outcome == Outcome::Paid && op == "pay";
+            let wrote = is_paid || matches!(outcome, Outcome::Placed | Outcome::Held);
             if wanted == 0 || wrote && trouble.is_none() {
                 history.fetch_max(now_history, Ordering::Relaxed);
-                match (outcome, &**op) {
-                    (Outcome::Placed, _) => lock(last)[0].clone_from(&order),
-                    (Outcome::Paid, "pay") => lock(last)[1].clone_from(&rest[1]),
-                    _ => {}
+                if is_paid {
+                    lock(last)[1].clone_from(&rest[1]);
+                } else if outcome == Outcome::Placed {
+                    lock(last)[0].clone_from(&order);
                 }
             }
         }
@@ -331,18 +345,7 @@ impl RedisStock {
             // It is not set again: the orders are lost with it, and would be sold twice.
             return Err(StockError::Lost(sku.clone()));
         }
-        let mut seen = Level::default();
-        if is_tick {
-            let [stock, sold, paid, entries, turns] = level[..] else {
-                return Err(malformed("expected a level".to_owned()).into());
-            };
-            seen = Level { stock, sold, paid, entries, turns };
-            if let Some((code, message)) = order.split_once(' ') {
-                let (code, message) = (code.to_owned(), message.to_owned());
-                trouble = Some(StoreError::Refused { code, message }.into());
-            }
-        }
-        Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level: seen, trouble })
+        Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })
     }
 
     /// The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so
