@@ -100,7 +100,7 @@ impl Client {
     }
 
     /// Looks once a second whether Redis still has its data, and which node of a Cluster has which slot.
-    pub(crate) fn watch_data(&self) {
+    fn watch_data(&self) {
         // `FLUSHALL` breaks no connection.
         if self.pace.is_due(Duration::from_secs(1)) {
             self.breakers().iter().for_each(|breaker| breaker.look_for_data());
@@ -170,6 +170,7 @@ impl Client {
 
     /// Sends a request to its server, and waits for the reply.
     async fn call(&self, request: &Request) -> Result<Value, StoreError> {
+        self.watch_data();
         match &self.backend {
             Backend::One(breaker) => breaker.call(async |it| request.send(it).await).await,
             Backend::Cluster(cluster) => cluster.call(request).await,

@@ -204,7 +204,6 @@ impl RedisStore {
     /// Decides on a request of which no denial is known.
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
-        inner.client.watch_data();
         let failures = inner.health.failures();
         let losses = match self.make_good(&check).await {
             Ok(losses) => losses,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use test_support::{MASTER, Redis, Sentinel, admit, eventually};
 use tokio::time::sleep;
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{DecidedBy, Limiter};
+use tower_sliding_window::{DecidedBy, Limiter, RedisStore};
 
 use crate::{LOG, limiter, store, until_redis_decides, user};
 
@@ -65,14 +65,15 @@ async fn server_whose_writes_are_paused_costs_one_wait() {
 }
 
 /// Returns an old master that is used, the new one that the Sentinel has named since, and who uses them.
-async fn replaced_master() -> (Redis, Redis, Sentinel, Limiter) {
+async fn replaced_master() -> (Redis, Redis, Sentinel, RedisStore, Limiter) {
     let (old, new) = (Redis::start().await, Redis::start().await);
     let sentinel = Sentinel::start(old.port()).await;
     let servers = RedisServers::sentinel([sentinel.server.url()], MASTER).unwrap();
-    let ours = limiter(user(1_000), &store(servers).await);
+    let store = store(servers).await;
+    let ours = limiter(user(1_000), &store);
     assert!(admit(&ours, "alice").await);
     sentinel.name(&new).await;
-    (old, new, sentinel, ours)
+    (old, new, sentinel, store, ours)
 }
 
 async fn new_master_decides(ours: &Limiter, new: &Redis) {
@@ -86,7 +87,7 @@ async fn new_master_decides(ours: &Limiter, new: &Redis) {
 /// The Sentinels can't reach the old master. It may not write, because it has lost its replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_master_without_replicas_is_left() {
-    let (old, new, _sentinel, ours) = replaced_master().await;
+    let (old, new, _sentinel, _, ours) = replaced_master().await;
     old.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
     new_master_decides(&ours, &new).await;
 }
@@ -94,12 +95,24 @@ async fn old_master_without_replicas_is_left() {
 /// The Sentinels can't reach the old master, which does not know that it was replaced.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_master_that_does_not_know_is_left() {
-    let (old, new, _sentinel, ours) = replaced_master().await;
+    let (old, new, _sentinel, _, ours) = replaced_master().await;
     new_master_decides(&ours, &new).await;
     // What the old one has admitted counts.
     eventually("it knows of all", async || {
         let _ = ours.check("alice").await.unwrap();
         new.entries(LOG).await > old.entries(LOG).await
+    })
+    .await;
+}
+
+/// A store that nobody checks with, but for the application's own commands.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_leave_an_old_master() {
+    let (_old, new, _sentinel, store, _) = replaced_master().await;
+    let commands = store.commands();
+    eventually("the new master has it", async || {
+        let _ = commands.query::<redis::Value>(redis::cmd("SET").arg("x").arg(1)).await;
+        new.run::<bool>(&["EXISTS", "x"]).await
     })
     .await;
 }

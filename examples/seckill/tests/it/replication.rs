@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::Server;
-use test_support::{Redis, eventually};
+use test_support::{MASTER, Redis, Sentinel, eventually};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -192,6 +192,27 @@ async fn a_failover_behind_a_name_is_followed() {
         };
         eventually(&format!("it is followed: {replicas}, {is_cut_off}"), sells).await;
     }
+}
+
+/// The Sentinels can't reach the old master, which does not know that it was replaced.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_sentinels_have_replaced_is_left() {
+    let master = Redis::start().await;
+    let (replica, _way) = replica_of(&master).await;
+    let port = replica.port().to_string();
+    let _further = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+    let sentinel = Sentinel::start(master.port()).await;
+    let named = ["--redis", &sentinel.server.url(), "--sentinel-master", MASTER];
+    let more = ["--response-timeout", "2s", "--quota", "999/60s", "--ip-quota", "off"];
+    let server = alone(&[&named[..], &more].concat());
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    sentinel.name(&replica).await;
+    let goes_on = async || {
+        let again = server.order("iphone", "alice").await.status;
+        again == 409 && server.get("/readyz").await.status == 200
+    };
+    eventually("the old one, which has no replica any more, is left", goes_on).await;
 }
 
 /// An entry of who has paid writes nothing, so that Redis 8 says of it that all replicas have it.
