@@ -56,6 +56,17 @@ async fn keys_of(cluster: &Cluster) -> (Vec<String>, Vec<String>) {
     (of_it, others)
 }
 
+/// A Cluster whose nodes take none for failed, a limiter that has used its second node, keys of that one, and keys of the
+/// others.
+async fn steady_cluster() -> (Cluster, Limiter, Vec<String>, Vec<String>) {
+    let cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+    let (of_it, others) = keys_of(&cluster).await;
+    decides(DecidedBy::Store, &limiter, &of_it).await;
+    (cluster, limiter, of_it, others)
+}
+
 async fn decides(by: DecidedBy, limiter: &Limiter, keys: &[String]) {
     for key in keys {
         assert_eq!(limiter.check(key.as_str()).await.unwrap().decided_by(), by, "{key}");
@@ -103,11 +114,7 @@ async fn silent_node_costs_its_timeout_once() {
 /// The connection to the node breaks, and no other one is made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_nodes_decide_beside_a_dead_one() {
-    let mut cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
-    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
-    let (of_it, others) = keys_of(&cluster).await;
-    decides(DecidedBy::Store, &limiter, &of_it).await;
+    let (mut cluster, limiter, of_it, others) = steady_cluster().await;
     cluster.nodes[1].kill();
     for _ in 0..10 {
         let waiting = all_at_once(DecidedBy::LocalLog, &limiter, &of_it);
@@ -143,11 +150,7 @@ async fn node_hangs_from_the_start() {
 /// A node replies late, and more explanations are asked of it than are under way at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slow_node_delays_no_call_to_another() {
-    let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
-    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
-    let (of_it, others) = keys_of(&cluster).await;
-    decides(DecidedBy::Store, &limiter, &of_it).await;
+    let (cluster, limiter, of_it, others) = steady_cluster().await;
     cluster.nodes[1].signal("STOP");
     let mut slow = JoinSet::new();
     for key in (0..10).flat_map(|_| of_it.clone()) {
@@ -163,10 +166,7 @@ async fn slow_node_delays_no_call_to_another() {
 /// A slot has moved from one node to another while a third one hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_that_has_moved_is_found_beside_a_silent_node() {
-    let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
-    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
-    let (of_it, mut others) = keys_of(&cluster).await;
+    let (cluster, limiter, of_it, mut others) = steady_cluster().await;
     decides(DecidedBy::Store, &limiter, &others).await;
     let moved = others.pop().unwrap();
     let (slot, from) = cluster.slot(&log_of(&moved)).await;
@@ -197,8 +197,6 @@ async fn slot_moves_to_a_new_node() {
     assert_eq!(cluster.nodes[to].entries(LOG).await, 3);
 }
 
-/// A log has expired, but for its last second, and its slot is on its way. The node refuses the log as soon as its entries are
-/// removed.
 /// A slot is on its way to a new node, which has the log already. It is not used for a few seconds, and restarts empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newcomer_that_restarts_empty_never_over_admits() {
@@ -221,6 +219,8 @@ async fn newcomer_that_restarts_empty_never_over_admits() {
     }
 }
 
+/// A log has expired, but for its last second, and its slot is on its way. The node refuses the log as soon as its entries are
+/// removed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_log_of_a_slot_that_moves_harms_no_other() {
     // So few entries are removed all at once, and so many by their number.
@@ -267,11 +267,7 @@ async fn expired_log_of_a_slot_that_moves_harms_no_other() {
 /// Of two nodes that hang one returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_returns_beside_a_silent_one() {
-    let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
-    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
-    let (of_it, others) = keys_of(&cluster).await;
-    decides(DecidedBy::Store, &limiter, &of_it).await;
+    let (cluster, limiter, of_it, others) = steady_cluster().await;
     decides(DecidedBy::Store, &limiter, &others).await;
     cluster.nodes.iter().for_each(|node| node.signal("STOP"));
     let all = others.iter().chain(&of_it).cloned().collect::<Vec<_>>();
