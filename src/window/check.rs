@@ -71,8 +71,10 @@ impl Check {
 
     /// Creates the check of a new request in logs of which none is given twice.
     pub(crate) fn of_distinct(logs: SmallVec<[LogId; 2]>) -> Self {
+        // After a fork, both processes draw the same random numbers.
+        let id = Uuid::new_v4().as_u128() ^ u128::from(std::process::id());
         Self {
-            id: Uuid::new_v4(),
+            id: Uuid::from_u128(id),
             cost: 1,
             repeated: false,
             wants_reset: false,

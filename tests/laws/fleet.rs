@@ -2,10 +2,12 @@
 //! admission and every denial is checked against the whole log.
 
 use std::collections::BTreeMap;
+use std::process::exit;
 use std::time::{Duration, Instant};
 
+use fork::{Fork, fork, waitpid};
 use test_support::{Redis, Worker, patient_store};
-use tower_sliding_window::{Decision, Limiter, Quota};
+use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota};
 
 const LIMIT: u32 = 10;
 const WINDOW: Duration = Duration::from_millis(200);
@@ -88,4 +90,22 @@ async fn fleet_admits_and_denies_exactly() {
     assert_eq!(logs.len(), KEYS);
     let is_busy = admitted > possible / 4 && denied > 100;
     assert!(is_busy, "{admitted} of {possible} admitted, {denied} denied: too idle to tell");
+}
+
+/// Law 5. A program that forks has the same state of its random numbers in both processes.
+#[test]
+fn forked_process_has_identities_of_its_own() {
+    let limiter = Limiter::new(Quota::per_hour(9), MemoryStore::new());
+    let id = || {
+        let decision = tokio_test::block_on(limiter.check("bob")).unwrap();
+        decision.admitted().unwrap().id().to_string()
+    };
+    id();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    match fork().unwrap() {
+        Fork::Child => exit(i32::from(std::fs::write(&file, id()).is_err())),
+        Fork::Parent(child) => assert_eq!(waitpid(child).unwrap(), 0),
+    }
+    let ids = [id(), std::fs::read_to_string(&file).unwrap()];
+    assert!(ids[0].len() == 36 && ids[1].len() == 36 && ids[0] != ids[1], "{ids:?}");
 }
