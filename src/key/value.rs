@@ -1,6 +1,7 @@
 //! [`Key`], and the types that convert into it.
 
-use std::fmt::{self, Write};
+use std::fmt;
+use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
@@ -102,17 +103,10 @@ impl Key {
 
     /// Creates a key from a short text. One that a key holds inline needs no allocation.
     pub(super) fn of_text(text: fmt::Arguments<'_>) -> Self {
-        struct Inline(SmallVec<[u8; INLINE]>);
-        impl Write for Inline {
-            fn write_str(&mut self, text: &str) -> fmt::Result {
-                self.0.extend_from_slice(text.as_bytes());
-                Ok(())
-            }
-        }
-        let mut inline = Inline(SmallVec::new());
+        let mut inline = SmallVec::<[u8; INLINE]>::new();
         // Neither the formatted types nor the buffer return an error.
         let _ = inline.write_fmt(text);
-        Self::new(inline.0)
+        Self::new(inline)
     }
 
     /// Joins two keys into one. No other two keys join into the same.
