@@ -171,10 +171,11 @@ impl Args {
     /// Returns how many replicas must have an order.
     pub(crate) fn replicas(&self) -> Replicas {
         // Of a Cluster, or behind Sentinels, one server can take the place of another.
-        let can_fail_over = self.redis.redis.len() > 1 || self.redis.sentinel_master.is_some();
-        let default = can_fail_over.into();
+        let has_sentinels = self.redis.sentinel_master.is_some();
+        let on_cluster = self.redis.redis.len() > 1 && !has_sentinels;
+        let default = (on_cluster || has_sentinels).into();
         let timeout = self.redis.response_timeout;
-        Replicas { wanted: self.min_replicas.unwrap_or(default), timeout }
+        Replicas { wanted: self.min_replicas.unwrap_or(default), timeout, on_cluster }
     }
 }
 

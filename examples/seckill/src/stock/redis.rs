@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Script, pipe};
+use redis::{Cmd, FromRedisValue, RedisResult, Script, Value, pipe};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
@@ -35,11 +36,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const MARKED_BY: Duration = Duration::from_millis(1500);
 /// How old a level may be that is shown.
 const STALE: Duration = Duration::from_secs(2);
+/// The most calls that wait for replicas together.
+const MOST_TOGETHER: usize = 128;
 
 /// Keeps stock and orders in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
     orders: RedisCommands,
-    looks: RedisCommands,
     reads: RedisCommands,
     prefix: String,
     replicas: Replicas,
@@ -50,7 +52,13 @@ pub(crate) struct RedisStock {
     on_sale: HashMap<Sku, OnSale>,
 }
 
+/// A call that waits for replicas, and who wants to know what came of it and how many have it.
+type Job = (Cmd, oneshot::Sender<Result<(Told, u32), StoreError>>);
+type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
+
 struct OnSale {
+    /// The calls that wait for replicas.
+    jobs: mpsc::UnboundedSender<Job>,
     /// The seed of the draw, or what stands there instead.
     kept: String,
     draw: Option<Draw>,
@@ -96,16 +104,73 @@ pub(crate) struct Replicas {
     pub(crate) wanted: u32,
     /// How long Redis may take to reply, and the replicas to confirm, together.
     pub(crate) timeout: Duration,
+    /// Whether the SKUs are on the nodes of a Cluster.
+    pub(crate) on_cluster: bool,
+}
+
+/// Makes the calls that have come meanwhile, with one `WAIT` for all of them: it holds up whatever comes after it on its
+/// connection.
+async fn wait_together(
+    commands: RedisCommands,
+    replicas: Replicas,
+    mut queue: mpsc::UnboundedReceiver<Job>,
+) {
+    let Replicas { wanted, timeout, on_cluster } = replicas;
+    // A call may come while those before it wait.
+    let patience_ms = (timeout.min(STALE) * 2 / 5).as_millis().max(1) as u64;
+    let mut jobs = Vec::new();
+    while queue.recv_many(&mut jobs, MOST_TOGETHER).await > 0 {
+        let (mut calls, mut callers) = (pipe(), Vec::with_capacity(jobs.len()));
+        for (call, caller) in jobs.drain(..) {
+            calls.add_command(call);
+            callers.push(caller);
+        }
+        calls.cmd("WAIT").arg(wanted).arg(patience_ms);
+        if !on_cluster {
+            // The others may be of other SKUs. On a Cluster an error says where the SKU is.
+            calls.ignore_errors();
+        }
+        let made = commands.pipeline::<Vec<RedisResult<Value>>>(&calls).await;
+        let mut made = made.map_err(after_all);
+        let confirmed = match &mut made {
+            Ok(replies) => replies.pop().map_or(Ok(0), reading::<u32>),
+            Err(error) => Err(error.clone()),
+        };
+        let replies = made.unwrap_or_default().into_iter().map(Some).chain(std::iter::repeat(None));
+        for (caller, reply) in callers.into_iter().zip(replies) {
+            let told = confirmed.clone().and_then(|confirmed| {
+                let reply = reply.ok_or_else(|| malformed("expected a reply to each call"))?;
+                Ok((reading(reply)?, confirmed))
+            });
+            let _ = caller.send(told);
+        }
+    }
+}
+
+fn reading<T: FromRedisValue>(reply: RedisResult<Value>) -> Result<T, StoreError> {
+    let reply = reply.map_err(|error| {
+        let code = error.code().unwrap_or("ERR").to_owned();
+        after_all(StoreError::Refused { code, message: error.to_string() })
+    });
+    redis::from_redis_value(reply?).map_err(malformed)
+}
+
+/// Returns an error of one of several commands: the others may have been executed.
+fn after_all(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Refused { .. } => StoreError::Uncertain { source: Box::new(error) },
+        error => error,
+    }
 }
 
 impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock, its draw and its orders, so a server
     /// may be restarted at any time. One that Redis has lost is an error.
     ///
-    /// The connections of the orders, and of what looks whether they can be safe, must be their own if replicas
-    /// are waited for, because `WAIT` holds up what is sent after it.
+    /// The connection of the orders must be their own if replicas are waited for, because `WAIT` holds up what is sent
+    /// after it.
     pub(crate) async fn open(
-        [orders, looks]: [RedisCommands; 2],
+        orders: RedisCommands,
         reads: RedisCommands,
         prefix: &str,
         on_sale: &[(Sku, u32)],
@@ -114,7 +179,6 @@ impl RedisStock {
     ) -> Result<Arc<Self>, StockError> {
         let mut stock = Self {
             orders,
-            looks,
             reads,
             prefix: prefix.to_owned(),
             replicas,
@@ -131,8 +195,15 @@ impl RedisStock {
                 break;
             }
         }
+        let wait = || {
+            let (jobs, queue) = mpsc::unbounded_channel();
+            tokio::spawn(wait_together(stock.orders.clone(), replicas, queue));
+            jobs
+        };
+        let all = wait();
         for (sku, pieces) in on_sale {
-            let put = stock.put_on_sale(sku, *pieces).await?;
+            let jobs = if replicas.on_cluster { wait() } else { all.clone() };
+            let put = stock.put_on_sale(sku, *pieces, jobs).await?;
             stock.on_sale.insert(sku.clone(), put);
         }
         let stock = Arc::new(stock);
@@ -143,7 +214,12 @@ impl RedisStock {
         Ok(stock)
     }
 
-    async fn put_on_sale(&self, sku: &Sku, pieces: u32) -> Result<OnSale, StockError> {
+    async fn put_on_sale(
+        &self,
+        sku: &Sku,
+        pieces: u32,
+        jobs: mpsc::UnboundedSender<Job>,
+    ) -> Result<OnSale, StockError> {
         let [stock, draw] = ["stock", "draw"].map(|what| self.key(sku, what));
         let mode = if self.terms.draws { Draw::seed() } else { FIRST_COME.to_owned() };
         let mut set = pipe();
@@ -167,6 +243,7 @@ impl RedisStock {
         }
         let unseen = (Instant::now(), Err(StoreError::Unavailable.into()), None);
         Ok(OnSale {
+            jobs,
             kept,
             draw,
             seen: Mutex::new(unseen),
@@ -197,7 +274,7 @@ impl RedisStock {
             // more is left.
             let mut mark = redis::cmd("SET");
             mark.arg(self.key(sku, "stock")).arg(LOST).arg("NX");
-            let _ = self.looks.query::<redis::Value>(&mark).await;
+            let _ = self.orders.query::<Value>(&mark).await;
         }
         let mut seen = lock(seen);
         match &looked {
@@ -282,45 +359,31 @@ impl RedisStock {
         }
     }
 
-    /// Sends a call to the script, and all that may write with a `WAIT` for the replicas: they confirm within a fraction of a
-    /// millisecond, or else the patience ends.
+    /// Sends a call to the script. All that may write waits for the replicas with others.
     async fn send(&self, sku: &Sku, call: &[String; 4]) -> Result<Sent, StockError> {
         let [op, rest @ ..] = call;
         let keys = KEYS.map(|what| self.key(sku, what));
-        let on_sale = self.on_sale.get(sku);
-        let opening = on_sale.and_then(|it| it.draw.as_ref()).map(|_| self.terms.opening.micros());
-        let mut arguments = vec![op.clone(), opening.map_or(String::new(), |it| it.to_string())];
-        let told = on_sale.map_or(0, |it| it.history.load(Ordering::Relaxed));
-        let numbers = [self.terms.turn_us(), self.terms.pay_us(), told];
+        let Some(OnSale { jobs, draw, history, last, .. }) = self.on_sale.get(sku) else {
+            return Err(StockError::Lost(sku.clone()));
+        };
+        let opening = draw.as_ref().map(|_| self.terms.opening.micros().to_string());
+        let mut arguments = vec![op.clone(), opening.unwrap_or_default()];
+        let numbers = [self.terms.turn_us(), self.terms.pay_us(), history.load(Ordering::Relaxed)];
         arguments.extend(numbers.map(|it| it.to_string()));
         arguments.extend_from_slice(rest);
-        let Replicas { wanted, timeout } = self.replicas;
-        let is_tick = op == "tick";
-        let commands = match &**op {
-            "tick" => &self.looks,
-            op if is_read(op) => &self.reads,
-            _ => &self.orders,
-        };
-        type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
+        let wanted = self.replicas.wanted;
         let (told, confirmed): (Told, u32) = if !is_read(op) && wanted > 0 {
-            // One look waits behind another.
-            let longest = if is_tick { STALE / self.on_sale.len() as u32 } else { timeout };
-            let patience = timeout.min(longest) / 2;
-            let mut change = pipe();
             // A look brings the script to a new master.
-            match is_tick {
-                true => change.cmd("EVAL").arg(SALE),
-                false => change.cmd("EVALSHA").arg(self.hash.get_hash()),
+            let mut call = match &**op {
+                "tick" => redis::cmd("EVAL").arg(SALE).to_owned(),
+                _ => redis::cmd("EVALSHA").arg(self.hash.get_hash()).to_owned(),
             };
-            change.arg(keys.len()).arg(&keys).arg(&arguments);
-            change.cmd("WAIT").arg(wanted).arg((patience.as_millis() as u64).max(1));
-            // An error may be that of `WAIT` alone.
-            commands.pipeline(&change).await.map_err(|error| match error {
-                StoreError::Refused { .. } => StoreError::Uncertain { source: Box::new(error) },
-                error => error,
-            })?
+            call.arg(keys.len()).arg(&keys).arg(&arguments);
+            let (caller, told) = oneshot::channel();
+            let _ = jobs.send((call, caller));
+            told.await.map_err(|_| StoreError::Unavailable)??
         } else {
-            (commands.script(&self.script, &keys, &arguments).await?, wanted)
+            (self.reads.script(&self.script, &keys, &arguments).await?, wanted)
         };
         let (outcome, order, number, now_us, news_us, now_history, level) = told;
         let parsed: Result<Outcome, serde::de::value::Error> =
@@ -328,17 +391,15 @@ impl RedisStock {
         let outcome = parsed.map_err(malformed)?;
         let trouble =
             (confirmed < wanted).then_some(StockError::NotReplicated { confirmed, wanted });
-        if let Some(OnSale { history, last, .. }) = on_sale {
-            // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
-            let is_paid = outcome == Outcome::Paid && op == "pay";
-            let wrote = is_paid || matches!(outcome, Outcome::Placed | Outcome::Held);
-            if wanted == 0 || wrote && trouble.is_none() {
-                history.fetch_max(now_history, Ordering::Relaxed);
-                if is_paid {
-                    lock(last)[1].clone_from(&rest[1]);
-                } else if outcome == Outcome::Placed {
-                    lock(last)[0].clone_from(&order);
-                }
+        // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
+        let is_paid = outcome == Outcome::Paid && op == "pay";
+        let wrote = is_paid || matches!(outcome, Outcome::Placed | Outcome::Held);
+        if wanted == 0 || wrote && trouble.is_none() {
+            history.fetch_max(now_history, Ordering::Relaxed);
+            if is_paid {
+                lock(last)[1].clone_from(&rest[1]);
+            } else if outcome == Outcome::Placed {
+                lock(last)[0].clone_from(&order);
             }
         }
         if outcome == Outcome::Lost {

@@ -13,7 +13,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::draw::assert_line;
-use crate::{ADMIN, alone, by, on_redis, pay, sale};
+use crate::{ADMIN, alone, by, count, on_redis, pay, sale};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -60,6 +60,27 @@ async fn a_201_and_a_409_are_on_a_replica() {
     let hasty = waiting_for(&master, "0", &[]);
     assert_eq!(hasty.order("iphone", "bob").await.status, 201);
     assert_eq!(replica.run::<usize>(&["HLEN", orders]).await, 26, "the replica lags");
+}
+
+/// Calls wait for the replica together, and not one behind the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_is_served_with_a_replica_some_way_off() {
+    let master = Redis::start().await;
+    let (_replica, _way) = replica_of(&master).await;
+    let mut skus: Vec<String> = (0..60).map(|number| format!("--stock=sku-{number}=5")).collect();
+    skus.push("--stock=iphone=100".to_owned());
+    let skus: Vec<&str> = skus.iter().map(String::as_str).collect();
+    let server = waiting_for(&master, "1", &skus);
+    let order = |user| server.spawn(server.order_request("iphone", &format!("user-{user}")));
+    let (mut answers, orders) = (Vec::new(), (0..200).map(order).collect::<Vec<_>>());
+    for order in orders {
+        answers.push(order.await.unwrap());
+    }
+    assert_eq!((count(&answers, 201), count(&answers, 410)), (100, 100), "{:?}", answers.last());
+    for _ in 0..20 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(server.get("/readyz").await.status, 200);
+    }
 }
 
 #[tokio::test]
