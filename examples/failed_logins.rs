@@ -13,7 +13,7 @@ use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 
 const HELP: &str = "\
 Serves POST /login/{account} on http://127.0.0.1:3000: five failed logins an hour for each account.
-The password of every account is `secret`.
+The password of alice and of bob is `secret`.
   curl -i -u alice:wrong -X POST http://127.0.0.1:3000/login/alice";
 
 /// Stands for a check of the password, which is `secret` for alice and `secret` for bob.

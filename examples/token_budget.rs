@@ -40,7 +40,8 @@ async fn send(budget: &Limiter, user: &str, prompt: &Prompt) -> Result<(), Store
         Decision::Admitted(admitted) => admitted,
         Decision::Denied(denied) => {
             let wait = denied.retry_after();
-            println!("denied: {}, again in {} ms", prompt.text, wait.as_millis());
+            let wait_ms = wait.as_micros().div_ceil(1000);
+            println!("denied: {}, again in {wait_ms} ms", prompt.text);
             return Ok(());
         }
     };

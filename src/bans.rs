@@ -238,7 +238,7 @@ impl Bans {
     /// The work of a page is bounded: it reads at most 100,000 keys. These are the keys of all policies,
     /// and on Redis those of the whole database. So a page can have fewer bans than `count`, even none,
     /// without being the last one. On Redis a page takes one round trip for each thousand keys that it
-    /// reads, and as many again for the bans among them.
+    /// reads, or for fewer if `count` is small, and as many again for the bans among them.
     ///
     /// ```
     /// use tower_sliding_window::{Bans, StoreError};

@@ -37,14 +37,15 @@ pub enum StoreError {
         /// The message of the connection.
         message: String,
     },
-    /// There is no connection to the store, and the request was not sent.
+    /// There is no connection to the store, or nothing replied while the request waited for its turn. It was not sent.
     #[error("there is no connection to the store: no request is sent until it replies")]
     Unavailable,
-    /// The store has more to do than it can. The request has waited for a second and was not sent.
+    /// The store has more to do than it can. The request has waited for a second, or too many waited already, and it
+    /// was not sent.
     ///
     /// This is no outage: the store decides, and a local decision would be one too many. So the
     /// request is refused unless its failure policy is `Open`.
-    #[error("the store is overloaded: the request has waited for a second and was not sent")]
+    #[error("the store is overloaded: the request was not sent")]
     Overloaded,
     /// The store failed, and a part of it may have counted the request: some of the logs, if they
     /// are on several servers, or some of the commands of a pipeline.
@@ -73,7 +74,8 @@ pub enum StoreError {
         /// What was expected.
         message: String,
     },
-    /// The in-process store is at its capacity, and the request needs another log.
+    /// The in-process store is at its capacity, and the request needs another log or ban record. Or so is what a
+    /// [`RedisStore`](crate::RedisStore) keeps in an outage.
     #[error("the in-process store is full: {capacity} logs are live")]
     Full {
         /// The capacity.
@@ -173,7 +175,7 @@ impl StoreError {
         matches!(self, Self::CostAboveLimit { .. })
     }
 
-    /// Returns whether the store may have counted the request although no reply arrived.
+    /// Returns whether the store may have counted the request although no reply arrived that says so.
     pub const fn may_have_counted(&self) -> bool {
         matches!(
             self,

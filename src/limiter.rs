@@ -297,7 +297,7 @@ impl Limiter {
     /// of the first waiter and as if each caller before this one took its places: with `n` places before
     /// it and a quota of `limit` requests in a window, it has its place no earlier than `n / limit`
     /// windows, rounded down, after the first waiter has room. The [`retry_after`](crate::Denied::retry_after)
-    /// of the denial is that time.
+    /// of the denial may be up to a window longer, for nobody knows how the places of a full log are spread.
     ///
     /// The bound holds for the wait, which may be a twentieth longer: each caller is admitted a little after its place is
     /// free, and those behind it later by as much. A check that is under way at its end is completed, and can still
@@ -453,9 +453,9 @@ impl Limiter {
         Permit::hold(&self.store, admitted.check()).unwrap_or_else(Permit::empty)
     }
 
-    /// Cancels an admission, as if the request had never been made.
+    /// Cancels an admission: its places are free again.
     ///
-    /// It removes the entry of this request and no other. Returns whether there was one: there is none if the
+    /// It removes the entry of this request and no other. A [distinct](Policy::distinct) value stays seen. Returns whether there was one: there is none if the
     /// request was cancelled before or is older than the [retention](crate::Policy::retention).
     ///
     /// # Errors
@@ -578,9 +578,8 @@ impl Limiter {
     /// Explains what a request of `key` would get now, and why: the admissions in the log, when each
     /// place comes free, which admission a denial waits for, the ban record, and what decides.
     ///
-    /// It reads and never writes: nothing is counted, no log is kept for longer, and the result is not
-    /// part of any metric. It is for a person, not for each request: it lists up to 2,048 places of each
-    /// quota.
+    /// Nothing is counted, no log is kept for longer, and the result is not part of any metric. On Redis the log of a
+    /// budget is tidied. It is for a person, not for each request: it lists up to 2,048 admissions of each quota.
     ///
     /// If the store does not reply, it explains what decides instead: with
     /// [`FailurePolicy::Local`] the log in this process, at the share of this process, and with

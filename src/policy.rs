@@ -57,7 +57,8 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// A policy that is replaced in a [`PolicyHandle`] keeps its logs as long as no new window is longer than
 /// the retention.
 ///
-/// A policy counts requests, unless [`Policy::distinct`] or [`Policy::in_flight`] makes it count something else.
+/// A policy counts requests, unless [`Policy::budget`], [`Policy::byte_budget`], [`Policy::distinct`] or
+/// [`Policy::in_flight`] makes it count something else.
 /// Policies of different kinds never share logs.
 ///
 /// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
@@ -395,8 +396,8 @@ impl Policy {
         &self.name
     }
 
-    /// Returns the name under which a store keeps the policy's logs: the policy's name and its
-    /// retention, such as `user:60s`.
+    /// Returns the name under which a store keeps the policy's logs: the policy's name, its retention and what it
+    /// counts, unless that is requests, such as `user:60s` and `tokens:60s:budget`.
     ///
     /// In place of a name that was not given it has the first quotas of the policy. For authors of a
     /// [`Store`](crate::store::Store).

@@ -14,7 +14,7 @@ tests of the flash sale.
 
   tests/run.sh                    everything
   tests/run.sh --keep-going       everything, also after a test has failed
-  tests/run.sh --test laws        one of laws, store, failover, http, input, bans and project: the
+  tests/run.sh --test laws        one of laws, store, failover, http, input, bans, project and examples: the
                                   folders beside this script
   tests/run.sh -p seckill         one crate of the workspace
 HELP

@@ -60,7 +60,7 @@ use crate::window::{QuotaState, Usage};
 ///
 /// ## What the older fields say
 ///
-/// They have room for one quota of requests: the one that denies the request for the longest time, otherwise the
+/// They have room for one quota: the one that denies the request for the longest time, otherwise the
 /// one with the fewest places. `X-RateLimit-Reset` is the end of `t` above in seconds since the Unix
 /// epoch, rounded up, as GitHub and express-rate-limit (`legacyHeaders`) send it. A client whose clock
 /// is wrong reads a wrong wait, which `Retry-After` avoids.

@@ -81,7 +81,8 @@ impl SlidingWindowLayer {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota; [`PolicyHandle::try_new`] returns an error instead.
+    /// If the policy has no quota, for which [`PolicyHandle::try_new`] returns an error instead, or counts distinct values,
+    /// see [`rule_distinct`](Self::rule_distinct).
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
         Self::without_rules(store).rule(policy, key)
@@ -583,7 +584,7 @@ impl SlidingWindowLayer {
     /// all come back in the same second. Defaults to zero.
     ///
     /// It is the same in `Retry-After`, `RateLimit` and the gRPC details, and the wait is never too short. Decisions in
-    /// [`on_decision`](Self::on_decision) have the exact wait. The
+    /// [`on_decision`](Self::on_decision) have the exact wait. No other rejection has it. The
     /// [draft](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11#section-8.5) advises it.
     pub fn retry_jitter(self, longest: Duration) -> Self {
         self.with(|config| config.jitter = longest)

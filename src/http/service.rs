@@ -13,8 +13,9 @@ use super::future::ResponseFuture;
 /// A service with a rate limit in front of it, made by
 /// [`SlidingWindowLayer`](super::SlidingWindowLayer).
 ///
-/// A store in process decides in `call`, and any other store when the response future is first polled. If
-/// the future is dropped before that, the request does not count. A [distinct](crate::Policy::distinct) value stays seen.
+/// A store in process decides in `call`, and so does a [`RedisStore`](crate::RedisStore) that remembers a denial. Any
+/// other check is sent when the response future is first polled, and with
+/// [`max_wait`](super::SlidingWindowLayer::max_wait) each of them. If the future is dropped before that, the request does not count. A [distinct](crate::Policy::distinct) value stays seen.
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,

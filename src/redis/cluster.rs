@@ -496,7 +496,7 @@ async fn refuses_keys_of_others(node: &Node, slots: &Slots) -> bool {
     // At least one of two nodes is another one.
     for node_of_key in slots.nodes.iter().take(2) {
         let mut script = redis::cmd("EVAL");
-        script.arg("return redis.call('EXISTS', ARGV[1])").arg(0).arg(&node_of_key.mark);
+        script.arg("return redis.call('GET', ARGV[1])").arg(0).arg(&node_of_key.mark);
         let reply = send(node, script).await;
         if reply.is_err_and(|error| error.to_string().contains("non local key")) {
             return true;

@@ -11,9 +11,10 @@ use crate::key::Key;
 /// Sends the application's own commands over the connection of a [`RedisStore`](crate::RedisStore).
 ///
 /// A cheap handle: clones share the connection. It is the same connection as the store's, with the
-/// same circuit breaker: to one server, to the master that Sentinels name, or to a Cluster. Each
-/// call waits for a reply no longer than the response timeout of the store. While the store has no
-/// connection, each call fails at once with [`StoreError::Unavailable`].
+/// same circuit breaker: to one server, to the master that Sentinels name, or to a Cluster. A call fails
+/// once the connection has been silent for the response timeout of the store. At most 64 are under way: others
+/// wait for up to a second, and then fail as [`StoreError::Overloaded`]. While the store has no connection,
+/// each call fails at once with [`StoreError::Unavailable`], but for the first attempt to connect, which it waits for.
 ///
 /// No call is repeated. After an error with [`StoreError::may_have_counted`] the server may have
 /// executed it.
@@ -22,7 +23,8 @@ use crate::key::Key;
 /// node, and only to that one. While a slot is on its way, a transaction is refused if its keys are on the other node already.
 ///
 /// Keys are sent as they are: the prefix of the store is not added to them. A key that does not
-/// contain `{=` is not one of the store's. [`RedisCommands::key_name`] makes names as the store does.
+/// contain `{=` is not one of the store's, unless it ends in `:mark`. [`RedisCommands::key_name`] makes names as the
+/// store does.
 ///
 /// ```no_run
 /// use tower_sliding_window::RedisStore;
@@ -53,8 +55,8 @@ impl RedisCommands {
     /// Returns the name of the Redis key for what an application keeps about a key: `PREFIX:{=KEY}:NAME`.
     ///
     /// Any bytes of the key are safe there, and a key of more than 128 bytes is hashed. On a Cluster all names
-    /// of a key are in one slot, together with its logs. A `name` with two colons, such as
-    /// `chat:storm:log`, is none of the store's.
+    /// of a key are in one slot, together with its logs. A `name` of three parts of which the second begins with no
+    /// digit, such as `chat:storm:log`, is none of the store's.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

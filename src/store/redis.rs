@@ -60,7 +60,8 @@ use crate::window::{
 /// - Keys of up to 128 bytes stand in Redis in clear. Longer ones are hashed, see [`Key`](crate::Key).
 /// - Every Redis key has a TTL. A log expires its [retention](crate::Policy::retention) and a second
 ///   after its newest entry. It is one ZSET named `PREFIX:{=KEY}:POLICY:RETENTION`, such as
-///   `tsw:{=alice}:user:60s`, with `%` and `}` in the key written as `%25` and `%7D`. A policy without a name
+///   `tsw:{=alice}:user:60s`, with `%` and `}` in the key written as `%25` and `%7D`. If a policy counts no requests,
+///   `:budget`, `:distinct` or `:in_flight` follows. A policy without a name
 ///   is named `default:QUOTAS`. Beside a log there may be the keys `POLICY:ban` and `POLICY:strikes`, and
 ///   the marks `:reset` and `POLICY:lifted`, by which other processes learn of a reset and of a lifted
 ///   ban. `PREFIX:mark` is lost when the data is, as is `PREFIX:NUMBER:mark` on each node of a Cluster.

@@ -14,7 +14,7 @@ use super::serial::as_micros;
 use crate::quota::Quota;
 use crate::time::micros;
 
-/// How many entries of a window an explanation lists at most. One request has at most half as many.
+/// How many entries of a window an explanation lists at most.
 pub(crate) const MAX_LISTED: usize = 2_048;
 
 /// The log of a key as it is, and what it decides about the next request, from

@@ -11,7 +11,7 @@ use crate::policy::{Counts, Policy, PolicyHandle};
 /// The identity of a log: a key and the policy that applies to it.
 ///
 /// Two identities are equal if they name the same log: the key is the same, and so is the policies'
-/// [`log_name`](Policy::log_name), which has the name and the retention. The quotas may differ.
+/// [`log_name`](Policy::log_name), which has the name, the retention and what is counted. The quotas may differ.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LogId {

@@ -4,7 +4,7 @@
 use std::fs::read;
 use std::time::Duration;
 
-use test_support::acl::{May, make_user};
+use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::tls::{self, Certificates};
 use test_support::warnings::Warnings;
 use test_support::{Cluster, MASTER, Redis, Sentinel, eventually, patient};
@@ -75,6 +75,9 @@ async fn on_a_cluster_and_nothing_else() {
     let store = patient().prefix("limiter").connect(servers).await.unwrap();
     let limiter = Limiter::new(Quota::per_minute(1), store).failure_policy(FailurePolicy::Closed);
     assert!(limiter.check("carol").await.unwrap().is_admitted());
+    for node in &cluster.nodes {
+        nothing_was_refused(node).await;
+    }
     let mut theirs = theirs.get_multiplexed_async_connection().await.unwrap();
     for forbidden in
         [&["INCR", "limiter:x"][..], &["FLUSHALL"], &["ZCARD", "other"], &["CLUSTER", "RESET"]]

@@ -70,7 +70,7 @@
 //! # If Redis fails
 //!
 //! A detector denies nothing, so it has no failure policy. [`StormDetector::record`] returns an error:
-//! after at most twice the response timeout, and at once during a known outage of Redis. Messages that
+//! after at most a second and twice the response timeout, and at once during a known outage of Redis. Messages that
 //! Redis does not get are not counted, so a storm may be detected late or not at all, and may end early.
 //! There is no local count as for a limiter: the count of one process means nothing for a threshold of
 //! the fleet. If Redis loses its data, a storm that continues is reported as a new one, and a storm that
@@ -93,7 +93,8 @@
 //! | the state of a storm | 220 |
 //!
 //! The TTL of the log is the window and a second. The TTL of a storm's state ends a day after the last
-//! message has left the window, or, if the storm is over, an hour after the cool-down.
+//! message has left the window, or, if the storm is over, an hour after the cool-down
+//! and at least a window later.
 //!
 //! # Metrics
 //!

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_sliding_window::Quota;
 
-/// The highest cap. So many messages of one group take about 100 MB in Redis.
+/// The highest cap. So many messages of one group take about 130 MB in Redis.
 const MAX_CAP: u32 = 1_000_000;
 /// The lowest default cap.
 const MIN_DEFAULT_CAP: u32 = 1_000;

@@ -76,7 +76,7 @@ impl Admin {
 }
 
 /// Prints where the server listens, and serves its clients until it is asked to stop. With an admin listener
-/// also the routes of the operator, for requests with the token, with bodies of up to 4 KiB.
+/// also the routes of the operator, for requests with the token, with bodies of up to 4 KiB unless they say more.
 ///
 /// The `pages` there need no token, which a browser can't send when it opens a page. They hold nothing
 /// but what is in the program's source, and send the token with each request for more.

@@ -99,7 +99,7 @@ impl RedisStoreBuilder {
     /// full logs that are remembered, and their wait. The others are
     /// [not read](crate::store::LogOutcome::is_read): one that is full for longer denies the request again
     /// after that wait.
-    /// Requests of a cost other than 1 always go to Redis.
+    /// A denial by a budget is repeated only for requests of cost 1.
     pub fn deny_cache(mut self, deny_cache: bool) -> Self {
         self.deny_cache = deny_cache;
         self

@@ -33,7 +33,7 @@ const GENERATIONS: usize = 1024;
 ///   many requests it sends.
 /// - Of a request with several logs each full log is found by itself. The outcome has the others as not
 ///   read.
-/// - Only a new check of cost 1 in each log is answered: the wait of a higher cost changes when a request
+/// - The denial of a log answers a new check of cost 1 there only: the wait of a higher cost changes when a request
 ///   of a lower cost is admitted.
 ///
 /// # Interleavings
