@@ -7,6 +7,7 @@ mod tests;
 mod until_admitted;
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -48,6 +49,8 @@ pub(crate) struct Waiting {
     count: AtomicUsize,
     tickets: AtomicU64,
     queues: Mutex<Queues>,
+    /// How many places those that wait, for whatever log, take in each of their logs.
+    taken: Mutex<HashMap<LogId, u64, RandomState>>,
 }
 
 impl Waiting {
@@ -89,8 +92,18 @@ impl Waiting {
         counted.ok().map(|_| Counted(&self.count))
     }
 
-    /// Makes a caller wait for room in a log, with the denial of its check if it was not behind others.
-    fn join(&self, log: LogId, ticket: u64, waiter: Waiter, denied: Option<Denied>) -> Place<'_> {
+    /// Makes a caller wait for room in a log of its check, with the denial of that if it was not behind others.
+    fn join(
+        &self,
+        (check, log): (&Check, LogId),
+        ticket: u64,
+        waiter: Waiter,
+        denied: Option<Denied>,
+    ) -> Place<'_> {
+        let takes: Vec<_> = check.costs().map(|(log, cost)| (log.clone(), cost.into())).collect();
+        let mut taken = self.taken();
+        takes.iter().for_each(|(log, places)| *taken.entry(log.clone()).or_default() += places);
+        drop(taken);
         let waiter = Arc::new(waiter);
         let mut queues = self.lock();
         let queue = queues.entry(log.clone()).or_default();
@@ -99,7 +112,11 @@ impl Waiting {
             queue.deny(ticket, denied);
         }
         drop(queues);
-        Place { waiting: self, log, ticket, waiter, is_admitted: false }
+        Place { waiting: self, log, takes, ticket, waiter, is_admitted: false }
+    }
+
+    fn taken(&self) -> MutexGuard<'_, HashMap<LogId, u64, RandomState>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -129,6 +146,8 @@ impl Drop for Counted<'_> {
 struct Place<'a> {
     waiting: &'a Waiting,
     log: LogId,
+    /// How many places it takes in each of its logs.
+    takes: Vec<(LogId, u64)>,
     ticket: u64,
     waiter: Arc<Waiter>,
     is_admitted: bool,
@@ -160,6 +179,16 @@ impl Drop for Place<'_> {
             queue.remove(self.ticket, self.is_admitted);
             if queue.is_empty() {
                 queues.remove(&self.log);
+            }
+        }
+        drop(queues);
+        let mut taken = self.waiting.taken();
+        for (log, places) in &self.takes {
+            if let Entry::Occupied(mut of_all) = taken.entry(log.clone()) {
+                *of_all.get_mut() -= places;
+                if *of_all.get() == 0 {
+                    of_all.remove();
+                }
             }
         }
     }

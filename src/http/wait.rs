@@ -49,7 +49,8 @@ async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
 async fn deny_behind_others(check: Check, config: &Config) -> Result<Decision, StoreError> {
     let behind = config.waiting.denials_behind(&check);
     if !behind.is_empty() {
-        return denied_behind(&config.store, check, &behind).await.map(Decision::Denied);
+        let denied = denied_behind(&config.waiting, &config.store, check, &behind).await;
+        return denied.map(Decision::Denied);
     }
     let outcome = config.store.peek(&check).await.map(|mut outcome| {
         if outcome.admitted {

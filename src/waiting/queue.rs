@@ -31,6 +31,11 @@ impl Waiter {
         Self { cost, policy, deadline, wake: Notify::new(), denied: OnceLock::new() }
     }
 
+    /// Returns whether there is no room for it before there is for another one, if neither is behind others.
+    fn needs_as_much_as(&self, other: &Self) -> bool {
+        self.cost >= other.cost && self.policy.quotas() == other.policy.quotas()
+    }
+
     /// Returns the denial that has ended the wait.
     pub(super) fn denied(&self) -> Option<Denied> {
         self.denied.get().cloned()
@@ -105,7 +110,9 @@ impl Queue {
         if self.first() != Some(ticket) {
             return self.turn_of_later(ticket);
         }
-        match self.next_check {
+        // The one before may look again later than this one may wait.
+        let deadline = self.waiters.get(&ticket).and_then(|it| it.deadline);
+        match self.next_check.map(|at| deadline.map_or(at, |it| at.min(it))) {
             Some(at) if at > Instant::now() => Turn::Wait(Some(at)),
             _ => {
                 // If this check is dropped, the next waiter checks at once.
@@ -133,16 +140,18 @@ impl Queue {
     /// Keeps a denial of the first waiter, and ends the waits that are too long because of it. A denial
     /// of another waiter says nothing about the first one.
     pub(super) fn deny(&mut self, ticket: u64, denied: Denied) {
-        if self.first() != Some(ticket) {
-            return;
-        }
+        let first = match self.waiters.first_key_value() {
+            Some((first, waiter)) if *first == ticket => waiter.clone(),
+            _ => return,
+        };
         let now = Instant::now();
         self.next_check = Some(now + denied.retry_after().min(RECHECK));
         let denial = (denied, now);
-        let (mut places, mut first_cost) = (0, None);
+        let (mut places, mut is_known) = (0, true);
         self.waiters.retain(|_, waiter| {
-            first_cost.get_or_insert(waiter.cost);
-            let denied = too_long(&denial, places, waiter, now);
+            // Without the first one there can be room sooner for one that needs less, and for those behind it.
+            is_known &= places > 0 || waiter.needs_as_much_as(&first);
+            let denied = is_known.then(|| too_long(&denial, places, waiter, now)).flatten();
             let stays = denied.is_none();
             match denied {
                 None => places += u64::from(waiter.cost),
@@ -155,7 +164,7 @@ impl Queue {
         });
         (self.places, self.denial) = (places, Some(denial));
         if self.first() != Some(ticket) {
-            self.begin_next(first_cost.unwrap_or(0));
+            self.begin_next(&first);
         }
     }
 
@@ -168,7 +177,7 @@ impl Queue {
             (self.next_check, self.denial) = (None, None);
         }
         if was_first {
-            self.begin_next(waiter.cost);
+            self.begin_next(&waiter);
         }
     }
 
@@ -176,13 +185,13 @@ impl Queue {
         self.waiters.first_key_value().map(|(ticket, _)| *ticket)
     }
 
-    /// Wakes the waiter that has become the first one, after one of another cost.
-    fn begin_next(&mut self, cost: u32) {
+    /// Wakes the waiter that has become the first one, after another one.
+    fn begin_next(&mut self, before: &Waiter) {
         let first = self.waiters.first_key_value().map(|(_, first)| first);
         if let Some(first) = first {
             first.wake.notify_one();
         }
-        if first.is_none_or(|first| first.cost < cost) {
+        if first.is_none_or(|first| !first.needs_as_much_as(before)) {
             // There can be room for it sooner.
             (self.next_check, self.denial) = (None, None);
         }

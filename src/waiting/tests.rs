@@ -45,7 +45,7 @@ async fn earlier_caller_is_first_if_it_joins_later() {
     let join = |ticket| {
         let log = denied.check().logs[0].clone();
         let waiter = Waiter::new(1, log.policy.clone(), None);
-        waiting.join(log, ticket, waiter, Some(denied.clone()))
+        waiting.join((denied.check(), log), ticket, waiter, Some(denied.clone()))
     };
     let late = join(late);
     assert!(matches!(late.turn(), Turn::Wait(Some(_))), "it is alone");
@@ -64,14 +64,15 @@ async fn later_waiter_bounds_no_earlier_caller() {
     assert!(callers.denial(1).await.is_none());
     let (in_50_s, in_60_s) = (callers.denial(1).await, callers.denial(4).await);
     let waiting = Waiting::default();
-    let log = || in_60_s.as_ref().unwrap().check().logs[0].clone();
+    let check = in_60_s.as_ref().unwrap().check().clone();
+    let log = || check.logs[0].clone();
     let [early, late] = [waiting.ticket(), waiting.ticket()];
     let waiter = Waiter::new(4, log().policy, None);
-    let late = waiting.join(log(), late, waiter, in_60_s.clone());
+    let late = waiting.join((&check, log()), late, waiter, in_60_s.clone());
     let deadline = Instant::now() + Duration::from_secs(55);
     let waiter = Waiter::new(1, log().policy, Some(deadline));
     assert!(waiting.too_long(&log(), early, &waiter).is_none(), "room in time");
-    let early = waiting.join(log(), early, waiter, in_50_s);
+    let early = waiting.join((&check, log()), early, waiter, in_50_s);
     assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
 }
 

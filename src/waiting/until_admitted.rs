@@ -108,6 +108,14 @@ async fn wait_in_order<S>(
         let index = match (&denied, waiting.behind(&check, ticket)) {
             (Some(denied), _) => longest_full(denied),
             (None, Some(behind)) => {
+                counted = counted.or_else(|| waiting.count(max_waiters));
+                if counted.is_none() {
+                    return Err(Ended::TooManyWaiters(max_waiters, None));
+                }
+                // Meanwhile it has its place in the order, and takes none in the log.
+                let log = check.logs[behind].clone();
+                let waiter = Waiter::new(0, log.policy.clone(), None);
+                let _place = waiting.join((&check.at_cost(0), log), ticket, waiter, None);
                 look(waiting, store, &check, deadline).await?;
                 behind
             }
@@ -126,7 +134,7 @@ async fn wait_in_order<S>(
             return Err(Ended::TooManyWaiters(max_waiters, denied));
         }
         let known = denied.take().map(|denied| denied.part(|it| it == index));
-        let mut place = waiting.join(log, ticket, waiter, known);
+        let mut place = waiting.join((&check, log), ticket, waiter, known);
         while denied.is_none() {
             match place.turn() {
                 Turn::GiveUp(behind) => {
@@ -218,7 +226,7 @@ async fn look<S>(
         && let Decision::Denied(denied) = Decision::new(check.clone(), outcome.clone())
     {
         worth_a_wait(denied, deadline).map_err(|ended| {
-            raise(check, &mut outcome, &waiting.denials_behind(check));
+            raise(waiting, check, &mut outcome, &waiting.denials_behind(check));
             let decision = Decision::new(check.clone(), outcome);
             report(&decision, false);
             if let Decision::Denied(denied) = decision { Ended::Denied(denied) } else { ended }
@@ -234,26 +242,27 @@ async fn gives_up<S>(
     check: Check,
     behind: (LogId, Denied),
 ) -> Ended<S> {
-    let behind: Vec<_> = [behind].into_iter().chain(waiting.denials_behind(&check)).collect();
-    let denied = denied_behind(store, check, &behind).await;
+    let behind: Vec<_> = waiting.denials_behind(&check).into_iter().chain([behind]).collect();
+    let denied = denied_behind(waiting, store, check, &behind).await;
     denied.map_or_else(Ended::Store, Ended::Denied)
 }
 
-/// Denies and reports a request behind others that wait for logs, at least one. Its other logs may be full for longer,
-/// which only the store knows.
+/// Denies and reports a request behind others that wait for logs, at least one. Its other logs may be full for longer, or
+/// it may have another plan than they, which only the store knows.
 pub(crate) async fn denied_behind(
+    waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: Check,
     behind: &[(LogId, Denied)],
 ) -> Result<Denied, StoreError> {
     let first = behind[0].1.clone();
-    if check.logs.len() == 1 {
+    if check.logs.len() == 1 && has_quotas_of(&check.logs[0], &first) {
         report(&Decision::Denied(first.clone()), false);
         return Ok(first);
     }
     let outcome = store.peek(&check).await.map(|mut outcome| {
         outcome.admitted = false;
-        raise(&check, &mut outcome, behind);
+        raise(waiting, &check, &mut outcome, behind);
         outcome
     });
     match conclude(check, outcome, false)? {
@@ -263,13 +272,41 @@ pub(crate) async fn denied_behind(
     }
 }
 
-/// Makes an outcome's waits as long as those behind others that wait for logs.
-fn raise(check: &Check, outcome: &mut Outcome, behind: &[(LogId, Denied)]) {
-    for (log, denied) in behind {
-        let waits = denied.usage().quotas().map(|(_, _, state)| state.wait_us);
-        let logs = check.logs.iter().zip(outcome.logs_mut()).filter(|(it, _)| *it == log);
-        for (state, wait_us) in logs.flat_map(|(_, it)| it.quotas_mut()).zip(waits) {
-            state.wait_us = state.wait_us.max(wait_us);
+/// Returns whether a denial of a log is one under the same quotas, and not under those of another plan or of before.
+fn has_quotas_of(log: &LogId, denied: &Denied) -> bool {
+    denied.check().logs[0].policy.quotas() == log.policy.quotas()
+}
+
+/// Makes an outcome's waits as long as those behind others that wait for logs. What these take in other logs, or under other
+/// quotas, leaves a window after the last of them.
+fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(LogId, Denied)]) {
+    let told_us = behind.iter().map(|(_, it)| micros(it.retry_after())).max().unwrap_or(0);
+    for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
+        let is_here = |(it, _): &&(LogId, Denied)| it == log;
+        let is_same = |(it, denied): &&(LogId, Denied)| it == log && has_quotas_of(log, denied);
+        if let Some((_, denied)) = behind.iter().find(is_same) {
+            let waits = denied.usage().quotas().map(|(_, _, state)| state.wait_us);
+            for (state, wait_us) in outcome.quotas_mut().iter_mut().zip(waits) {
+                state.wait_us = state.wait_us.max(wait_us);
+            }
+            continue;
+        }
+        let of_others = waiting.taken().get(log).copied().unwrap_or(0);
+        let is_known = !matches!(log.policy.counts(), Counts::InFlight | Counts::Distinct);
+        let states = log.policy.quotas().iter().zip(outcome.quotas_mut());
+        for (quota, state) in states.filter(|_| is_known && cost > 0 && of_others > 0) {
+            let free = if state.is_full() { 0 } else { state.remaining() };
+            let beyond = (of_others + u64::from(cost)).saturating_sub(free.into());
+            if beyond > 0 {
+                let windows = beyond.div_ceil(quota.limit().into());
+                let later_us = windows.saturating_mul(quota.window_us());
+                state.wait_us = state.wait_us.max(told_us.saturating_add(later_us));
+            }
+        }
+        if behind.iter().any(|it| is_here(&it))
+            && let Some(state) = outcome.quotas_mut().last_mut()
+        {
+            state.wait_us = state.wait_us.max(told_us);
         }
     }
 }

@@ -16,7 +16,7 @@ use tower::{Service, service_fn};
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Bans, Key, MemoryStore, OnBan, Overrides, Penalty, Policy, PolicyHandle, Quota,
+    Bans, Key, Limiter, MemoryStore, OnBan, Overrides, Penalty, Policy, PolicyHandle, Quota,
     SlidingWindowLayer, key,
 };
 
@@ -226,10 +226,16 @@ async fn banned_request_takes_no_place_among_those_that_wait() {
 /// What is free under a quota that does not deny, those that wait may use up.
 #[tokio::test(start_paused = true)]
 async fn retry_after_behind_those_that_wait_is_honest_under_two_quotas() {
-    let policy = Policy::new("user").quota(Quota::per_second(2)).quota(Quota::per_minute(5));
-    for requests in 3..14 {
-        let layer = by_user(policy.clone(), MemoryStore::new()).max_wait(Duration::from_secs(2));
-        let service = layer.layer(service_fn(ok));
+    for (requests, are_rules) in (3..14).flat_map(|requests| [(requests, false), (requests, true)])
+    {
+        let (burst, minute) =
+            (Policy::new("burst").quota(Quota::per_second(2)), Quota::per_minute(5));
+        let layer = if are_rules {
+            by_user(burst, MemoryStore::new()).rule(minute, key::header("x-user-id"))
+        } else {
+            by_user(burst.quota(minute), MemoryStore::new())
+        };
+        let service = layer.max_wait(Duration::from_secs(2)).layer(service_fn(ok));
         let mut tasks = Vec::new();
         for _ in 0..requests {
             let service = service.clone();
@@ -247,7 +253,7 @@ async fn retry_after_behind_those_that_wait_is_honest_under_two_quotas() {
         if status == TOO_MANY {
             tokio::time::sleep_until(at + Duration::from_secs(told.unwrap())).await;
             let again = send(&service, from_user("alice")).await;
-            assert_eq!(again.status, OK, "{requests} requests, the last was told {told:?}");
+            assert_eq!(again.status, OK, "{requests}, {are_rules}: the last was told {told:?}");
         }
     }
 }
@@ -327,4 +333,58 @@ async fn retry_after_is_honest_behind_those_that_wait_for_any_of_its_logs() {
         }
         assert_eq!(send("alice", "t").await.status, OK, "it was told {denied:?}");
     }
+}
+
+/// Law 3: an operator removes one of two quotas while a request waits. A request with another log too is told how long
+/// the one before it waits.
+#[tokio::test(start_paused = true)]
+async fn retry_after_behind_another_is_honest_after_a_quota_was_removed() {
+    let minute = Policy::new("user").quota(Quota::per_minute(1));
+    let user = PolicyHandle::new(
+        Policy::new("user").quota(Quota::per_second(5)).quota(Quota::per_minute(1)),
+    );
+    let layer = by_user(&user, MemoryStore::new())
+        .rule(Policy::new("tenant").quota(Quota::per_hour(100)), key::header("x-tenant"));
+    let service = layer.max_wait(HOUR).max_waiters(1).layer(service_fn(ok));
+    let sent = || {
+        let service = service.clone();
+        async move { send(&service, request(&[("x-user-id", "alice"), ("x-tenant", "t")])).await }
+    };
+    assert_eq!(sent().await.status, OK);
+    let waits = tokio::spawn(sent());
+    sleep(TEN / 20).await;
+    user.set(minute).unwrap();
+    let denied = sent().await;
+    assert_eq!(denied.status, TOO_MANY);
+    sleep(Duration::from_secs(denied.retry_after().unwrap())).await;
+    let began = Instant::now();
+    assert_eq!(sent().await.status, OK);
+    assert_eq!(began.elapsed(), Duration::ZERO, "it was told {denied:?}");
+    assert_eq!(waits.await.unwrap().status, OK);
+}
+
+/// A request of the smaller plan is rightly denied, while it waits before one of the larger plan.
+#[tokio::test(start_paused = true)]
+async fn larger_plan_is_not_denied_with_the_smaller() {
+    let plan = |limit| PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(limit)));
+    let (free, paid, store) = (plan(1), plan(100), MemoryStore::new());
+    let elsewhere = Limiter::new(&paid, store.clone());
+    let choose = move |head: &Parts, _: &Key| {
+        Some(if head.headers.contains_key("x-paid") { paid.clone() } else { free.clone() })
+    };
+    let layer = SlidingWindowLayer::by(choose, key::header("x-user-id"), store);
+    let service = layer.max_wait(TEN * 3).layer(service_fn(ok));
+    let sent = |headers: &'static [(&str, &str)]| {
+        let service = service.clone();
+        tokio::spawn(async move { send(&service, request(headers)).await.status })
+    };
+    let (smaller, larger) = (&[("x-user-id", "alice")], &[("x-user-id", "alice"), ("x-paid", "1")]);
+    assert_eq!(sent(smaller).await.unwrap(), OK);
+    sleep(TEN * 7 / 2).await;
+    let smaller = sent(smaller);
+    sleep(TEN / 10).await;
+    let larger = sent(larger);
+    sleep(TEN * 2).await;
+    assert!(test_support::admit(&elsewhere, "alice").await);
+    assert_eq!((smaller.await.unwrap(), larger.await.unwrap()), (TOO_MANY, OK));
 }
