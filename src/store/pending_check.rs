@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use tokio::runtime::Handle;
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 
 use super::{Store, StoreFuture, begin};
@@ -94,11 +95,13 @@ pub(crate) struct SettleHandle(Box<Settleable>);
 struct Settleable {
     store: Arc<dyn Store>,
     check: Check,
+    /// Held by the settlement that is under way: a store may make the later one of two first.
+    turn: Arc<Mutex<()>>,
 }
 
 impl SettleHandle {
     pub(crate) fn new(store: &Arc<dyn Store>, check: Check) -> Self {
-        Self(Box::new(Settleable { store: store.clone(), check }))
+        Self(Box::new(Settleable { store: store.clone(), check, turn: Arc::default() }))
     }
 
     /// Settles the logs of some kinds only. Returns `None` if the request has none of them.
@@ -116,11 +119,16 @@ impl SettleHandle {
     ///
     /// Dropping the returned handle does not stop the task.
     pub(crate) fn settle(&self, cost: u32) -> Option<JoinHandle<()>> {
-        let Settleable { store, check } = &*self.0;
+        let Settleable { store, check, turn } = &*self.0;
         let later = store.settle(check, cost).into_ready().err()?;
         let runtime = Handle::try_current().ok()?;
         // What fails is written later by the store. Begun now: the task may run after the client has its response and
         // has sent its next request.
-        begin(async move { drop(later.await) }, &runtime).err()
+        let turn = turn.clone();
+        let settled = async move {
+            let _turn = turn.lock().await;
+            drop(later.await);
+        };
+        begin(settled, &runtime).err()
     }
 }

@@ -120,8 +120,8 @@ impl Admitted {
 
     /// Returns the timestamp of the request in the log, on the store's clock.
     ///
-    /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. An
-    /// admission by [`FailurePolicy::Open`](crate::FailurePolicy::Open) has none.
+    /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. The local log that
+    /// decides in an outage of Redis has a clock of the second kind. An admission by [`FailurePolicy::Open`](crate::FailurePolicy::Open) has none.
     pub fn timestamp(&self) -> Option<Duration> {
         self.usage.decided.outcome.timestamp
     }
@@ -271,7 +271,8 @@ impl Usage {
     pub(crate) fn settle(&mut self, cost: u32, has: impl Fn(&LogId) -> bool) {
         let Decided { check, outcome } = &mut *self.decided;
         let logs = check.costs().zip(outcome.logs_mut()).filter(|((log, _), _)| has(log));
-        for ((log, reserved), outcome) in logs {
+        // Where nothing is reserved, nothing is settled.
+        for ((log, reserved), outcome) in logs.filter(|((_, reserved), _)| *reserved > 0) {
             let Some(settled) = log.settled_cost(cost) else { continue };
             for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                 let without = state.remaining.saturating_add(reserved);

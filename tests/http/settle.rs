@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use http_body_util::channel::Sender;
 use http_body_util::{BodyExt, Full};
 use test_support::Redis;
 use test_support::requests::{by_user, from_user};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sliding_window::store::Store;
+use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
 use tower_sliding_window::{
-    Limiter, MemoryStore, Policy, Quota, RedisStore, ResponseEnd, SlidingWindowLayer, key,
+    Explanation, Limiter, MemoryStore, Policy, Quota, RedisStore, ResponseEnd, SlidingWindowLayer,
+    key,
 };
 
 use crate::streaming;
@@ -123,7 +124,7 @@ async fn response_waits_for_its_settlement() {
         }
     }));
     let response = tokio::spawn(service.oneshot(answered("70")));
-    redis.holds_back_a_call().await;
+    redis.holds_back(1).await;
     assert!(!response.is_finished());
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     assert_eq!(response.await.unwrap().unwrap().status(), StatusCode::OK);
@@ -148,7 +149,7 @@ async fn request_without_a_response_keeps_its_reservation() {
     assert_eq!(left(&store).await, (600, 9));
 }
 
-/// Sends a request to a service with a body that the test writes, behind a layer that settles by `end`.
+/// Sends a request to a service with a body that the test writes, behind a layer.
 async fn stream<E: Send + 'static>(
     layer: SlidingWindowLayer,
 ) -> (Sender<Bytes, E>, impl Body<Data = Bytes, Error = E> + Unpin) {
@@ -274,4 +275,65 @@ async fn end_between_two_polls_is_an_end() {
     }
     drop(body);
     assert_eq!(left(&store).await.0, 990, "it was read to its end");
+}
+
+/// A memory store that makes the first settlement later than the second one, as calls to Redis may overtake each other.
+#[derive(Clone, Default)]
+struct Overtaking(MemoryStore, Arc<AtomicU64>);
+
+impl Store for Overtaking {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+        self.0.admit(check)
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+        self.0.peek(check)
+    }
+
+    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+        self.0.explain(check)
+    }
+
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
+        let (store, check) = (self.0.clone(), check.clone());
+        let delay = Duration::from_millis(20 / (1 + self.1.fetch_add(1, Ordering::SeqCst)));
+        StoreFuture::later(async move {
+            sleep(delay).await;
+            store.settle(&check, cost).await
+        })
+    }
+
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
+        self.0.reset(log)
+    }
+}
+
+/// The body is empty, or the client hangs up while the store settles what the head has told.
+#[tokio::test(start_paused = true)]
+async fn end_of_the_body_overtakes_the_head_nowhere() {
+    for hangs_up in [false, true] {
+        let store = Overtaking::default();
+        let limit = by_head(store.clone()).settle_from_body(0, |_| Some(7));
+        let empty = service_fn(move |request| async move {
+            let response = answer(request).await?;
+            let body = |body| if hangs_up { body } else { Full::default() };
+            Ok::<_, Infallible>(response.map(body))
+        });
+        let response = limit.layer(empty).oneshot(answered("70"));
+        let answered = timeout(Duration::from_millis(5), response).await;
+        assert!(answered.is_err(), "the head is settled before the response");
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(left(&store).await, (993, 9), "{hangs_up}");
+    }
+}
+
+/// A request that reserves nothing takes nothing, whatever its head says.
+#[tokio::test(start_paused = true)]
+async fn response_shows_what_is_left_if_nothing_was_reserved() {
+    let store = MemoryStore::new();
+    let limit = by_head(store.clone()).cost(|_| 0).headers_on_success(true);
+    let response = limit.layer(service_fn(answer)).oneshot(answered("70")).await.unwrap();
+    let shown = response.headers()["ratelimit"].to_str().unwrap();
+    assert!(shown.starts_with(r#""tokens";r=1000;"#), "{shown}");
+    assert_eq!(left(&store).await.0, 1_000);
 }
