@@ -18,6 +18,7 @@
       a ban that is imposed now
     ARGV[6] only_longer (0 or 1): 1 to impose no ban while one stands that was imposed for as long
     ARGV[7] length_us (microseconds): how long the ban was when it was imposed; 0 for one by strikes
+    ARGV[8] level (count): the level that the key has at least
 
   Reply:
     REPLY[1] wait_us (microseconds): how long the ban that stands still lasts; 0 if there is none
@@ -57,6 +58,7 @@ if duration_us > 0 and wanted_us > until_us and not is_covered then
     -- The level falls with the time since the last ban. Store that before `until` changes.
     level = math.max(0, level - math.floor((now_us - until_us) / decay_us))
   end
+  level = math.max(level, tonumber(ARGV[8]))
   call('HSET', record, 'until', wanted_us, 'level', level, 'reason', reason, 'length', ARGV[7])
   local ttl_ms = math.ceil((duration_us + level * decay_us) / 1000) + 1000
   if call('PTTL', record) < ttl_ms then

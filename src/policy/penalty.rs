@@ -24,7 +24,8 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 ///
 /// A request that several policies deny is a strike under each of them, whichever comes first. While the denial by one
 /// is [repeated from memory](crate::store::RedisStoreBuilder::deny_cache), the others count none, for at most a second. On a
-/// Cluster only the policies of the first key that denies count one, if the keys are in several slots.
+/// Cluster, if the keys are in several slots, only the policies of one key that denies count one, and none while a key whose
+/// policies have no penalty denies.
 ///
 /// The lengths of the bans are the levels. The first ban has the length of the first level, the next
 /// ban that of the next level, and the last level repeats. A key comes down one level for each `decay`

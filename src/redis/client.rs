@@ -40,6 +40,9 @@ pub(crate) struct Client {
     calls: Arc<[Semaphore]>,
     /// When the last look at the data began.
     pace: Arc<Pace>,
+    /// Whether a call is made again whose connection has broken, such as one that was closed while nobody used it. The
+    /// store's own calls of this kind have the same effect twice.
+    repeats: bool,
 }
 
 /// The connection to one server, or those to the nodes of a Cluster, each with its circuit breaker.
@@ -64,6 +67,7 @@ impl Client {
             response_timeout,
             calls: places(nodes),
             pace: Arc::new(Pace::new()),
+            repeats: true,
         }
     }
 
@@ -100,7 +104,7 @@ impl Client {
     }
 
     /// Looks once a second whether Redis still has its data, and which node of a Cluster has which slot.
-    fn watch_data(&self) {
+    pub(crate) fn watch_data(&self) {
         // `FLUSHALL` breaks no connection.
         if self.pace.is_due(Duration::from_secs(1)) {
             self.breakers().iter().for_each(|breaker| breaker.look_for_data());
@@ -128,10 +132,10 @@ impl Client {
         self.breakers().iter().map(|breaker| breaker.replies()).sum()
     }
 
-    /// Returns a client on the same connection that has calls of its own: it waits for none of this
-    /// client's, nor this one for its.
+    /// Returns a client on the same connection for the application's calls, none of which is repeated. It waits for none of
+    /// this client's, nor this one for its.
     pub(crate) fn beside(&self) -> Self {
-        Self { calls: places(self.calls.len()), ..self.clone() }
+        Self { calls: places(self.calls.len()), repeats: false, ..self.clone() }
     }
 
     /// Runs a script and waits for the reply.
@@ -170,7 +174,6 @@ impl Client {
 
     /// Sends a request to its server, and waits for the reply.
     async fn call(&self, request: &Request) -> Result<Value, StoreError> {
-        self.watch_data();
         match &self.backend {
             Backend::One(breaker) => breaker.call(async |it| request.send(it).await).await,
             Backend::Cluster(cluster) => cluster.call(request).await,
@@ -189,13 +192,19 @@ impl Client {
     /// Makes a call in a task of its own: a caller that does not poll its future, or drops it, holds
     /// none of the places under way. A caller that has gone before its turn sends nothing.
     async fn call_in_turn(&self, request: Request) -> Result<Value, StoreError> {
+        self.watch_data();
         let (client, (caller, reply)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
             let (replies, calls) = (client.replies(), client.calls_beside(&request));
             let place = timeout(LONGEST_WAIT, calls.acquire()).await;
             let result = match place {
                 Ok(_) if caller.is_closed() => return,
-                Ok(_place) => client.call(&request).await,
+                Ok(_place) => match client.call(&request).await {
+                    Err(error @ StoreError::Disconnected { .. }) if client.repeats => {
+                        client.call(&request).await.map_err(|_| error)
+                    }
+                    result => result,
+                },
                 Err(_) => Err(waited_too_long(replies, client.replies())),
             };
             // An error means that the caller has gone.

@@ -77,7 +77,7 @@ use crate::window::{
 ///   busy the log is. Logs that other processes have reset and bans that they have lifted in the meantime
 ///   stay reset and lifted.
 /// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows
-///   of a log before it checks it the next time. It notices within a second. On a Cluster it also does so when another
+///   of a log before it checks it the next time. It notices within a second of use. On a Cluster it also does so when another
 ///   node has taken the place of one. What Redis calls the history of its writes counts too, which changes in a failover,
 ///   and an hour after a server has lost its last replica.
 ///
@@ -205,6 +205,8 @@ impl RedisStore {
     /// Decides on a request of which no denial is known.
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
+        // Before the check is sent: so a loss that it finds is known when the check has its reply.
+        inner.client.watch_data();
         let failures = inner.health.failures();
         let losses = match self.make_good(&check).await {
             Ok(losses) => losses,
@@ -494,10 +496,15 @@ impl Store for RedisStore {
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            let result = match this.make_good(&check).await {
-                Ok(_) => this.0.peek(&check).await,
-                Err(error) => Err(error),
+            let peek = async || {
+                this.make_good(&check).await?;
+                this.0.peek(&check).await
             };
+            let mut result = peek().await;
+            if let Err(StoreError::Disconnected { .. }) = result {
+                // Such as a connection that was closed while nobody used it.
+                result = peek().await;
+            }
             match result {
                 Err(error) if is_local(&check) && error.is_outage() => {
                     let mut outcome = this.0.local.decide(&*share(&check, &error)?, false)?;
@@ -515,7 +522,8 @@ impl Store for RedisStore {
             let explained = async {
                 this.0.client.connected(&check.logs).await?;
                 // Nothing is written for this: a check writes what Redis has lost, and then Redis decides.
-                this.0.find_losses(&check, this.0.health.losses());
+                let losses = this.0.health.losses();
+                this.0.find_losses(&check, losses);
                 if is_local(&check) && this.0.journal.has(&check.logs) {
                     return Err(StoreError::Unavailable);
                 }
@@ -528,7 +536,10 @@ impl Store for RedisStore {
                     }
                     explained.push(requests::explain(&this.0.client, log, cost).await?);
                 }
-                Ok(explained)
+                match this.0.health.losses() == losses {
+                    true => Ok(explained),
+                    false => Err(StoreError::Unavailable),
+                }
             };
             match explained.await {
                 Err(error) if is_local(&check) && error.is_outage() => {

@@ -16,6 +16,8 @@ use crate::{policy, provoke, run_into};
 test_support::on_every_store!(
     manual_ban_only_lengthens_until_lifted,
     rule_given_twice_keeps_its_penalty,
+    stricter_penalty_of_two_applies,
+    strikes_count_for_as_long_as_each_penalty_says,
     a_ban_by_hand_needs_no_strikes,
     pardoned_key_begins_anew,
     policy_without_a_penalty_keeps_strikes_and_level,
@@ -52,18 +54,47 @@ async fn manual_ban_only_lengthens_until_lifted(store: impl Store + Clone) {
     assert_eq!(bans.list().await.unwrap().len(), 1);
     sleep(Duration::from_millis(1_050)).await; // as long as another process may remember it
     assert!(limiter.check("mallory").await.unwrap().is_admitted());
-    let reported: Vec<_> = events.lock().unwrap().iter().map(std::mem::discriminant).collect();
-    assert_eq!(reported.len(), 4, "two that lengthened, a stranger's, and a lifted one");
-    assert!(matches!(events.lock().unwrap()[3], BanEvent::Lifted { .. }));
+    let events = events.lock().unwrap();
+    assert_eq!(events.len(), 4, "two that lengthened, a stranger's, and a lifted one");
+    assert!(matches!(events[3], BanEvent::Lifted { .. }));
 }
 
 async fn rule_given_twice_keeps_its_penalty(store: impl Store + Clone) {
-    let plain = || Policy::new("user").quota(Quota::per_minute(100));
     Bans::new(policy(), store.clone()).impose("mallory", Duration::from_secs(9), "").await.unwrap();
-    let limiter = Limiter::new(plain(), store);
-    for pairs in [[plain(), policy()], [policy(), plain()]] {
-        let decision = limiter.check_all(pairs.map(|it| (it, "mallory"))).await.unwrap();
-        assert!(decision.usage().banned_for().is_some());
+    let limiter = Limiter::new(policy(), store);
+    // The first one has another log, and the second one the same.
+    for quota in [Quota::per_minute(100), Quota::per_second(100)] {
+        let plain = Policy::new("user").quota(quota);
+        for pairs in [[plain.clone(), policy()], [policy(), plain]] {
+            let decision = limiter.check_all(pairs.map(|it| (it, "mallory"))).await.unwrap();
+            assert!(decision.usage().banned_for().is_some(), "{quota}");
+        }
+    }
+}
+
+fn with_penalty(quota: Quota, penalty: &str) -> PolicyHandle {
+    PolicyHandle::new(Policy::new("user").quota(quota).penalty(penalty.parse().unwrap()))
+}
+
+async fn stricter_penalty_of_two_applies(store: impl Store + Clone) {
+    let [lax, strict] = ["5/1h:1h", "1/1h:2h"].map(|it| with_penalty(Quota::per_hour(1), it));
+    let limiter = Limiter::new(&lax, store);
+    for (key, pairs) in [("alice", [&lax, &strict]), ("bob", [&strict, &lax])] {
+        let check = async || limiter.check_all(pairs.map(|it| (it, key))).await.unwrap();
+        assert!(check().await.is_admitted());
+        let banned = check().await.usage().banned_for();
+        assert!(banned > Some(Duration::from_secs(7_000)), "{key}: {banned:?}");
+    }
+}
+
+/// A check under another penalty makes the store forget no strike.
+async fn strikes_count_for_as_long_as_each_penalty_says(store: impl Store + Clone) {
+    let [long, short] = ["3/1h:1h", "3/1s:1h"]
+        .map(|penalty| Limiter::new(with_penalty(Quota::per_second(1), penalty), store.clone()));
+    let steps = [(&long, 1_050, false), (&long, 2_100, false), (&short, 2_500, false)];
+    for (limiter, pause_ms, is_ban) in steps.into_iter().chain([(&long, 0, true)]) {
+        assert_eq!(run_into(limiter).await.1.is_some(), is_ban, "{pause_ms}");
+        sleep(Duration::from_millis(pause_ms)).await;
     }
 }
 

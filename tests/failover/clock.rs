@@ -1,11 +1,10 @@
 //! Redis's clock steps: a step back never over-admits, and a step forward counts as time.
 
 use std::process::Command;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, UNIX_EPOCH};
 
 use tempfile::TempDir;
 use test_support::fault;
-use test_support::fault::Fault;
 use test_support::{Redis, admit, eventually};
 use tower_sliding_window::{Bans, Decision, FailurePolicy, Limiter, Quota};
 
@@ -41,11 +40,6 @@ impl ClockedRedis {
         redis
     }
 
-    async fn time_us(&self) -> i64 {
-        let (s, us): (i64, i64) = self.process.run(&["TIME"]).await;
-        s * 1_000_000 + us
-    }
-
     /// Sets the server's clock, and waits until the server goes by it.
     ///
     /// Valkey 9.1 looks at the clock only when a millisecond has passed without a command, and
@@ -53,8 +47,9 @@ impl ClockedRedis {
     async fn set(&self, offset_us: i64) {
         std::fs::write(self.files.path().join("offset"), format!("{offset_us}\n")).unwrap();
         eventually("the clock obeys", async || {
-            let ahead_us = self.time_us().await - wall_clock_us();
-            (ahead_us - offset_us).abs() < SECOND
+            let (s, us): (i64, i64) = self.process.run(&["TIME"]).await;
+            let now_us = UNIX_EPOCH.elapsed().unwrap().as_micros() as i64;
+            (s * 1_000_000 + us - now_us - offset_us).abs() < SECOND
         })
         .await;
     }
@@ -64,11 +59,6 @@ impl ClockedRedis {
         // What this process knows of its own admissions must not help.
         Limiter::new(Quota::per_minute(5), store).failure_policy(FailurePolicy::Closed)
     }
-}
-
-fn wall_clock_us() -> i64 {
-    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
-    i64::try_from(since_1970.as_micros()).unwrap()
 }
 
 /// Checks until denied; returns how many passed and how long the wait is.
@@ -98,13 +88,13 @@ async fn clock_step_back_never_over_admits() {
     let (passed, wait) = fill(&limiter).await;
     assert_eq!(passed, 0, "all five came within this minute");
     assert!((55..=60).contains(&wait.as_secs()), "{wait:?}");
-    Fault {
-        client_sees: "earlier admissions stay in the window longer, by the length of the step; the \
-                      wait includes it",
-        added_latency: "none",
-        ..fault!(18, "Redis's clock steps back, and forward again later")
-    }
-    .write_row("0", "0 too many of 5 a minute, 90 s back and 90 s forward");
+    fault!(18, "Redis's clock steps back, and forward again later")
+        .sees(
+            "earlier admissions stay in the window longer, by the length of the step; the wait \
+             includes it",
+        )
+        .adds("none")
+        .write_row("0", "0 too many of 5 a minute, 90 s back and 90 s forward");
 }
 
 #[tokio::test]
@@ -118,12 +108,10 @@ async fn clock_step_forward_counts_as_time() {
     assert!((28..=30).contains(&wait.as_secs()), "{wait:?}");
     redis.set(MINUTE).await;
     assert_eq!(fill(&limiter).await.0, 5);
-    Fault {
-        client_sees: "entries leave their windows earlier, by the length of the step",
-        added_latency: "none",
-        ..fault!(19, "Redis's clock steps forward")
-    }
-    .write_row("the limit", "5 too many in the minute before and after a step of a minute");
+    fault!(19, "Redis's clock steps forward")
+        .sees("entries leave their windows earlier, by the length of the step")
+        .adds("none")
+        .write_row("the limit", "5 too many in the minute before and after a step of a minute");
 }
 
 /// A ban was lifted while the clock was ahead. A ban of an outage after that was not lifted.

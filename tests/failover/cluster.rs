@@ -1,12 +1,15 @@
 //! Windows on a Cluster: when nodes fail or slots move, and when callers leave.
 
+use std::sync::Arc;
+
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Cluster, Redis, admit, eventually, patient_store};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep, timeout};
-use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::store::{Check, LogId, RedisServers, Store};
 use tower_sliding_window::{
-    Bans, DecidedBy, Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
+    Bans, DecidedBy, Decision, FailurePolicy, Limiter, LogCost, MemoryStore, Policy, PolicyHandle,
+    Quota, RedisStore,
 };
 
 use crate::{LOG, limiter, store, user};
@@ -45,13 +48,13 @@ fn log_of(key: &str) -> String {
     format!("tsw:{{={key}}}:user:1h")
 }
 
-/// Keys of the second node, and keys of the others.
-async fn keys_of(cluster: &Cluster) -> (Vec<String>, Vec<String>) {
+/// Keys of a node, and keys of the others.
+async fn keys_of(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
     let (mut of_it, mut others) = (Vec::new(), Vec::new());
     for number in 0..60 {
         let key = format!("key-{number}");
         let (_, owner) = cluster.slot(&log_of(&key)).await;
-        if owner == 1 { of_it.push(key) } else { others.push(key) }
+        if owner == node { of_it.push(key) } else { others.push(key) }
     }
     (of_it, others)
 }
@@ -62,7 +65,7 @@ async fn steady_cluster() -> (Cluster, Limiter, Vec<String>, Vec<String>) {
     let cluster = Cluster::start().await;
     cluster.take_no_node_for_failed().await;
     let limiter = limiter(user(1_000), &store(cluster.servers()).await);
-    let (of_it, others) = keys_of(&cluster).await;
+    let (of_it, others) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &of_it).await;
     (cluster, limiter, of_it, others)
 }
@@ -73,7 +76,7 @@ async fn decides(by: DecidedBy, limiter: &Limiter, keys: &[String]) {
     }
 }
 
-async fn until_redis_decides(limiter: &Limiter, key: &str) {
+pub(crate) async fn until_redis_decides(limiter: &Limiter, key: &str) {
     eventually("Redis decides", async || {
         limiter.check(key).await.unwrap().decided_by() == DecidedBy::Store
     })
@@ -97,7 +100,7 @@ async fn silent_node_costs_its_timeout_once() {
     cluster.take_no_node_for_failed().await;
     let store = RedisStore::builder().response_timeout(TIMEOUT).connect(cluster.servers()).await;
     let limiter = limiter(user(9), &store.unwrap());
-    let (of_it, others) = keys_of(&cluster).await;
+    let (of_it, others) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &of_it).await;
     cluster.nodes[1].signal("STOP");
     all_at_once(DecidedBy::LocalLog, &limiter, &of_it).join_all().await;
@@ -134,7 +137,7 @@ async fn other_nodes_decide_beside_a_dead_one() {
 async fn node_hangs_from_the_start() {
     let cluster = Cluster::start().await;
     cluster.take_no_node_for_failed().await;
-    let (of_it, others) = keys_of(&cluster).await;
+    let (of_it, others) = keys_of(&cluster, 1).await;
     cluster.nodes[1].signal("STOP");
     let limiter = limiter(user(1_000), &store(cluster.servers()).await);
     for _ in 0..10 {
@@ -230,7 +233,7 @@ async fn expired_log_of_a_slot_that_moves_harms_no_other() {
         let limiter = limiter.failure_policy(FailurePolicy::Closed);
         let second = Policy::new("user").quota(Quota::new(300, Duration::from_secs(1)));
         let [two, second] = [user(300), second].map(PolicyHandle::new);
-        let (mut keys, _) = keys_of(&cluster).await;
+        let (mut keys, _) = keys_of(&cluster, 1).await;
         let expired = [keys.pop().unwrap(), keys.pop().unwrap()];
         let mut all = JoinSet::new();
         for key in expired.iter().cycle().take(2 * length).cloned() {
@@ -291,15 +294,8 @@ async fn node_that_is_cut_off_is_not_believed() {
         return eprintln!("Valkey can't be cut off");
     }
     let limiter = limiter(user(1_000), &store(cluster.servers()).await);
-    let mut keys = (0..).map(|number| format!("key-{number}"));
-    let of_it = loop {
-        let key = keys.next().unwrap();
-        if cluster.slot(&log_of(&key)).await.1 == 0 {
-            break key;
-        }
-    };
-    let (_, others) = keys_of(&cluster).await;
-    decides(DecidedBy::Store, &limiter, &others).await;
+    let (of_it, others) = keys_of(&cluster, 0).await;
+    decides(DecidedBy::Store, &limiter, &[of_it.clone(), others.clone()].concat()).await;
     let ((cut_off, rest), replica) = (cluster.nodes.split_first().unwrap(), &cluster.nodes[3]);
     for node in rest {
         let id: String = node.run(&["CLUSTER", "MYID"]).await;
@@ -311,9 +307,8 @@ async fn node_that_is_cut_off_is_not_believed() {
         node.run::<()>(&["CLUSTER", "FORGET", &id]).await;
     }
     cluster.serves_every_slot(&[1, 2, 3]).await;
-    until_redis_decides(&limiter, &of_it).await;
-    let (of_one, _) = keys_of(&cluster).await;
-    decides(DecidedBy::Store, &limiter, &of_one).await;
+    until_redis_decides(&limiter, &of_it[0]).await;
+    decides(DecidedBy::Store, &limiter, &others).await;
 }
 
 /// `FLUSHALL` breaks no connection. The slot of the node's mark has moved away before.
@@ -400,7 +395,7 @@ async fn node_behind_a_proxy(cluster: &Cluster) -> Proxy {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn distant_node_names_the_one_that_gets_its_slot() {
     let cluster = Cluster::start().await;
-    let (of_it, _) = keys_of(&cluster).await;
+    let (of_it, _) = keys_of(&cluster, 1).await;
     let proxy = node_behind_a_proxy(&cluster).await;
     let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
     let limiter = limiter(user(9), &store(servers).await);
@@ -416,7 +411,7 @@ async fn distant_node_names_the_one_that_gets_its_slot() {
 async fn node_without_memory_gets_each_request_once() {
     let cluster = Cluster::start().await;
     let limiter = limiter(user(9), &store(cluster.servers()).await);
-    let (of_it, _) = keys_of(&cluster).await;
+    let (of_it, _) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &of_it[..1]).await;
     let node = &cluster.nodes[1];
     node.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -431,7 +426,7 @@ async fn node_without_memory_gets_each_request_once() {
 async fn forgotten_connection_to_a_node_is_made_anew() {
     let cluster = Cluster::start().await;
     cluster.take_no_node_for_failed().await;
-    let (of_it, others) = keys_of(&cluster).await;
+    let (of_it, others) = keys_of(&cluster, 1).await;
     let proxy = node_behind_a_proxy(&cluster).await;
     let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
     let limiter = limiter(user(1_000_000), &store(servers).await);
@@ -449,20 +444,18 @@ async fn forgotten_connection_to_a_node_is_made_anew() {
 async fn cluster_that_is_down_delays_no_check() {
     let mut cluster = Cluster::start().await;
     let limiter = limiter(user(1_000_000), &store(cluster.servers()).await);
-    let (_, others) = keys_of(&cluster).await;
+    let (_, others) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &others).await;
     cluster.nodes[1].kill();
-    let is = async |node: &Redis, state: &str| {
-        node.run::<String>(&["CLUSTER", "INFO"]).await.contains(state)
-    };
     for node in [0, 2].map(|number| &cluster.nodes[number]) {
-        eventually("it is down", async || is(node, "cluster_state:fail").await).await;
+        let info = async || node.run::<String>(&["CLUSTER", "INFO"]).await;
+        eventually("it is down", async || info().await.contains("cluster_state:fail")).await;
     }
     let start = Instant::now();
     decides(DecidedBy::LocalLog, &limiter, &others).await;
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     cluster.nodes[1].start_again();
-    eventually("it is up", async || is(&cluster.nodes[0], "cluster_state:ok").await).await;
+    cluster.serves_every_slot(&[0]).await;
     until_redis_decides(&limiter, &others[0]).await;
 }
 
@@ -473,7 +466,7 @@ async fn own_commands_to_a_silent_node_concern_no_other() {
     cluster.take_no_node_for_failed().await;
     let store = store(cluster.servers()).await;
     let limiter = limiter(user(1_000), &store);
-    let (of_it, others) = keys_of(&cluster).await;
+    let (of_it, others) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &of_it).await;
     cluster.nodes[1].signal("STOP");
     decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
@@ -497,13 +490,10 @@ async fn replaced_node_never_over_admits() {
         .await;
     new.run::<()>(&["CONFIG", "SET", "replica-read-only", "no"]).await;
     new.run::<redis::Value>(&["FLUSHALL"]).await;
-    let has_role = async |node: &Redis, role: &str| {
-        node.run::<String>(&["INFO", "replication"]).await.contains(role)
-    };
     old.signal("STOP");
-    eventually("it is promoted", async || has_role(new, "role:master").await).await;
+    new.says("replication", "role:master").await;
     old.signal("CONT");
-    eventually("it is a replica", async || has_role(old, "role:slave").await).await;
+    old.says("replication", "role:slave").await;
     five_of_alice(&limiter, false).await;
 }
 
@@ -634,7 +624,7 @@ async fn open_request_is_in_all_logs_or_in_none() {
 async fn late_rollback_undoes_no_admission() {
     let cluster = Cluster::start().await;
     cluster.take_no_node_for_failed().await;
-    let (users, addresses) = keys_of(&cluster).await;
+    let (users, addresses) = keys_of(&cluster, 1).await;
     let (alice, bob) = (&*users[0], &*addresses[0]);
     let proxy = node_behind_a_proxy(&cluster).await;
     let builder = RedisStore::builder().deny_cache(false);
@@ -794,13 +784,7 @@ async fn denial_beside_another_rule_is_remembered() {
     let theirs = Bans::new(&user, store(cluster.servers()).await);
     theirs.impose("alice", Duration::from_secs(3600), "spam").await.unwrap();
     let both = async || limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
-    let calls = async || {
-        let mut calls = 0;
-        for node in &cluster.nodes {
-            calls += node.call_count("evalsha").await + node.call_count("eval").await;
-        }
-        calls
-    };
+    let calls = async || cluster.call_count("evalsha").await + cluster.call_count("eval").await;
     let (before, began) = (calls().await, Instant::now());
     for _ in 0..300 {
         assert!(both().await.usage().banned_for().is_some());
@@ -813,4 +797,56 @@ async fn denial_beside_another_rule_is_remembered() {
     sleep(Duration::from_secs(1)).await;
     let decision = both().await;
     assert_eq!((decision.is_admitted(), decision.decided_by()), (false, DecidedBy::LocalLog));
+}
+
+/// Random requests of logs in several slots: a Cluster decides as a process does, and says the same of each log.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_says_what_a_process_does() {
+    let cluster = Cluster::start().await;
+    let redis = store(cluster.servers()).await;
+    for seed in 0..20 {
+        let (mut random, memory) = (fastrand::Rng::with_seed(seed), MemoryStore::new());
+        let policy = |name: &str| Policy::new(format!("{name}-{seed}"));
+        let policies = [
+            policy("two").quota(Quota::per_hour(4)).quota(Quota::new(2, Duration::from_secs(600))),
+            policy("tokens").quota(Quota::per_hour(20)).budget(),
+            policy("jobs").quota(Quota::per_hour(3)).in_flight(),
+        ];
+        let (policies, mut admitted) = (policies.map(Arc::new), Vec::<Check>::new());
+        for step in 0..60 {
+            let mut log = || {
+                let policy = random.choice(&policies).unwrap().clone();
+                let cost = if policy.name().starts_with("tokens") { random.u32(1..8) } else { 1 };
+                LogCost::new(
+                    LogId::new(policy, *random.choice(&["alice", "bob", "carol"]).unwrap()),
+                    cost,
+                )
+            };
+            let mut check = Check::with_costs([log(), log(), log()]);
+            check.wants_reset = true;
+            if random.u8(0..4) == 0 && !admitted.is_empty() {
+                let check = admitted.swap_remove(random.usize(0..admitted.len()));
+                let cost = random.u32(0..3);
+                redis.settle(&check, cost).await.unwrap();
+                memory.settle(&check, cost).await.unwrap();
+                continue;
+            }
+            let (said, should) = match random.u8(0..4) {
+                0 => (redis.peek(&check).await.unwrap(), memory.peek(&check).await.unwrap()),
+                _ => (redis.admit(&check).await.unwrap(), memory.admit(&check).await.unwrap()),
+            };
+            let message = format!("{seed}, {step}: {said:?} for {should:?} of {check:?}");
+            assert_eq!(said.admitted, should.admitted, "{message}");
+            let logs = said.logs().iter().zip(should.logs());
+            for (said, should) in logs.flat_map(|(said, it)| said.quotas().iter().zip(it.quotas()))
+            {
+                assert_eq!(said.remaining(), should.remaining(), "{message}");
+                for (said, should) in [(said.wait(), should.wait()), (said.reset(), should.reset())]
+                {
+                    assert!(said.abs_diff(should) < Duration::from_secs(60), "{message}");
+                }
+            }
+            admitted.extend(Some(check).filter(|_| said.admitted));
+        }
+    }
 }

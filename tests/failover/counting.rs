@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{FailurePolicy, Limiter, Policy, Quota, RedisStore};
 
-use crate::{Far, limiter, store, until_redis_decides};
+use crate::{Far, probe, store, until_redis_decides};
 
 const VALUES: &str = "tsw:{=address}:accounts:1h:distinct";
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -30,11 +30,6 @@ async fn is_admitted(limiter: &Limiter, value: &str) -> bool {
 /// Returns the values of the log, and when each was last seen, in microseconds.
 async fn seen(redis: &Redis) -> Vec<(Vec<u8>, f64)> {
     redis.run(&["ZRANGE", VALUES, "0", "-1", "WITHSCORES"]).await
-}
-
-/// Returns a limiter that decides for keys that nothing else uses.
-fn probe(store: &RedisStore) -> Limiter {
-    limiter(Policy::new("probe").quota(Quota::per_hour(1)), store)
 }
 
 #[tokio::test]

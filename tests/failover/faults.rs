@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use test_support::fault;
-use test_support::fault::Fault;
+use test_support::fault::{Fault, TIMEOUT_ONCE};
 use test_support::load::{LIMIT, Load, user_policy};
 use test_support::proxy::{self, Proxy};
 use test_support::requests::by_user;
@@ -32,6 +32,7 @@ async fn run(admin: &mut redis::aio::MultiplexedConnection, command: &[&str]) {
     redis::cmd(command[0]).arg(&command[1..]).exec_async(admin).await.unwrap();
 }
 
+const REFUSED_ONCE: &str = "one round trip for a key that Redis refuses for the first time";
 const KILL_CLIENTS: &[&str] = &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,10 +47,7 @@ async fn redis_is_killed_and_comes_back_empty() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_stands_still_for_a_while() {
     let redis = Redis::start().await;
-    let fault = Fault {
-        added_latency: "the response timeout, for requests under way at the start",
-        ..fault!(3, "SIGSTOP, and SIGCONT later")
-    };
+    let fault = fault!(3, "SIGSTOP, and SIGCONT later").adds(TIMEOUT_ONCE);
     let stop = async || redis.signal("STOP");
     fault.strikes(store(redis.url()).await, stop, async || redis.signal("CONT")).await;
 }
@@ -87,10 +85,7 @@ async fn everything_is_flushed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreign_script_keeps_redis_busy() {
     let redis = Redis::start_with(&["--lua-time-limit", "20"]).await;
-    let fault = Fault {
-        added_latency: "the response timeout, for requests under way at the start",
-        ..fault!(6, "an endless script (BUSY), and SCRIPT KILL")
-    };
+    let fault = fault!(6, "an endless script (BUSY), and SCRIPT KILL").adds(TIMEOUT_ONCE);
     let busy = async || drop(redis.keep_busy().await);
     let kill = async || redis.run::<()>(&["SCRIPT", "KILL"]).await;
     fault.strikes(store(redis.url()).await, busy, kill).await;
@@ -118,10 +113,8 @@ async fn connections_are_killed_again_and_again() {
 async fn network_passes_nothing_on() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
-    let fault = Fault {
-        added_latency: "the response timeout, for requests under way at the start",
-        ..fault!(10, "a network that keeps connections and drops all data")
-    };
+    let fault =
+        fault!(10, "a network that keeps connections and drops all data").adds(TIMEOUT_ONCE);
     let set = async |what| proxy.set(what);
     let (begin, end) = (set(proxy::Fault::Stall), set(proxy::Fault::None));
     fault.strikes(store(proxy.url()).await, async || begin.await, async || end.await).await;
@@ -130,11 +123,9 @@ async fn network_passes_nothing_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_has_no_memory_left() {
     let redis = Redis::start().await;
-    let fault = Fault {
-        client_sees: "no difference: the process decides for new keys, budgets and logs of more than 256 entries, Redis for the others",
-        added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..fault!(11, "OOM under `noeviction`")
-    };
+    let fault = fault!(11, "OOM under `noeviction`")
+        .sees("no difference: the process decides for new keys, budgets and logs of more than 256 entries, Redis for the others")
+        .adds(REFUSED_ONCE);
     let store = store(redis.url()).await;
     // Windows that Redis has already still have room made in them: only new keys are refused.
     redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -146,21 +137,16 @@ async fn redis_has_no_memory_left() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_key_has_another_type() {
-    let fault = Fault {
-        client_sees: "no difference: the process decides for that user, Redis for all others",
-        added_latency: "one round trip for that user",
-        ..fault!(12, "WRONGTYPE on one user's log")
-    };
+    let fault = fault!(12, "WRONGTYPE on one user's log")
+        .sees("no difference: the process decides for that user, Redis for all others")
+        .adds("one round trip for that user");
     let log = "tsw:{=user-7}:user:2s";
     commands(fault, &["SET", log, "x", "PX", "600000"], &["DEL", log]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_may_no_longer_call_scripts() {
-    let fault = Fault {
-        added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..fault!(13, "NOPERM: the Redis user may no longer call scripts")
-    };
+    let fault = fault!(13, "NOPERM: the Redis user may no longer call scripts").adds(REFUSED_ONCE);
     let user = ["ACL", "SETUSER", "default"];
     let (forbid, allow) =
         ([&user[..], &["-eval", "-evalsha"]].concat(), [&user[..], &["+@all"]].concat());
@@ -203,10 +189,9 @@ async fn redis_is_still_loading_its_data() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_becomes_a_replica() {
     let other = Redis::start().await;
-    let fault = Fault {
-        added_latency: "one round trip for a key that Redis refuses for the first time",
-        ..fault!(16, "READONLY: the server becomes a replica, and later a master again, empty")
-    };
+    let fault =
+        fault!(16, "READONLY: the server becomes a replica, and later a master again, empty")
+            .adds(REFUSED_ONCE);
     let port = other.port().to_string();
     commands(fault, &["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"]).await;
 }

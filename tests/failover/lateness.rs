@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use test_support::fault;
-use test_support::fault::Fault;
 use test_support::load::{Load, WINDOW};
 use test_support::proxy::{self, Proxy};
 use test_support::{Redis, admit, patient_store};
@@ -17,13 +16,11 @@ use tower_sliding_window::{
 
 use crate::{Far, limiter, store, user};
 
-const DISTANCES_MS: [u64; 4] = [1, 30, 100, 250];
-
 /// Also the connection is made over the distance.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn distant_redis_decides() {
     let mut distances = JoinSet::new();
-    for (number, distance_ms) in (30..).zip(DISTANCES_MS) {
+    for (number, distance_ms) in (30..).zip([1, 30, 100, 250]) {
         distances.spawn(async move {
             let redis = Redis::start().await;
             let proxy = Proxy::to(redis.port()).await;
@@ -37,12 +34,8 @@ async fn distant_redis_decides() {
             assert_eq!(here, 0, "Redis decides, {distance_ms} ms away");
             assert_eq!(responses.over_admitted(), 0);
             let name = format!("none: Redis is {distance_ms} ms away");
-            let fault = Fault {
-                client_sees: "no difference: Redis decides",
-                added_latency: "one round trip",
-                ..fault!(number, name.leak())
-            };
-            fault.report(&responses, 0);
+            let fault = fault!(number, name.leak()).sees("no difference: Redis decides");
+            fault.adds("one round trip").report(&responses, 0);
         });
     }
     distances.join_all().await;
@@ -75,13 +68,10 @@ async fn saturated_process_is_no_outage() {
         assert!(decision.is_admitted() && decision.decided_by() == DecidedBy::Store);
     }
     let slowest = decisions.iter().map(|(_, took)| took.as_millis()).max().unwrap();
-    let fault = Fault {
-        client_sees: "no difference: Redis decides",
-        added_latency: "the time for which the machine is busy",
-        ..fault!(34, "none: 5,000 users at once, on a machine that has other work")
-    };
-    let measured = format!("{USERS} decided by Redis, the slowest in {slowest} ms");
-    fault.write_row("0", &measured);
+    fault!(34, "none: 5,000 users at once, on a machine that has other work")
+        .sees("no difference: Redis decides")
+        .adds("the time for which the machine is busy")
+        .write_row("0", &format!("{USERS} decided by Redis, the slowest in {slowest} ms"));
 }
 
 /// The process stands still for longer than the response timeout right after it has begun a call.
@@ -93,8 +83,7 @@ async fn stopped_process_is_no_outage() {
     let mut check = task::spawn(limiter.check("alice"));
     assert_pending!(check.poll());
     std::thread::sleep(Duration::from_millis(400));
-    let decision = check.await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::Store);
+    assert_eq!(check.await.unwrap().decided_by(), DecidedBy::Store);
     assert_eq!(redis.call_count("evalsha").await, 1, "it is not repeated");
 }
 
@@ -166,8 +155,7 @@ async fn check_that_waited_too_long_is_shed() {
     let shed = results.iter().filter(|it| matches!(it, Err(StoreError::Overloaded))).count();
     let served = decided(&results, DecidedBy::Store);
     assert!(shed > 0 && served >= 64 && shed + served == CHECKS, "{shed} shed, {served} served");
-    let decision = limiter.check("dave").await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::Store);
+    assert_eq!(limiter.check("dave").await.unwrap().decided_by(), DecidedBy::Store);
 }
 
 /// What has waited for a Redis that serves nobody is no overload.
@@ -211,8 +199,7 @@ async fn unpolled_checks_delay_no_other() {
         assert_pending!(check.poll());
         unpolled.push(check);
     }
-    let decision = limiter.check("alice").await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::Store);
+    assert_eq!(limiter.check("alice").await.unwrap().decided_by(), DecidedBy::Store);
     drop(unpolled);
 }
 

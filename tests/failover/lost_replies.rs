@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use test_support::fault;
-use test_support::fault::Fault;
 use test_support::proxy::Proxy;
 use test_support::requests::{by_user, ok, status};
 use test_support::{Redis, admit, eventually, patient_store};
@@ -40,19 +39,12 @@ async fn lost_reply_counts_once() {
         let window = format!("tsw:{{=user-{task}}}:default:{}/1h:1h", LOSSES + 1);
         assert_eq!(redis.entries(&window).await, LOSSES as usize);
     }
-    Fault {
-        client_sees: "no difference: the request is repeated with its UUID",
-        added_latency: "a new connection and one round trip",
-        ..fault!(8, "a reply lost after the script has run, 1,000 times")
-    }
-    .write_row(
-        "0",
-        &format!(
-            "0 counted twice of {} losses, {:.1} ms each",
-            TASKS * LOSSES,
-            started.elapsed().as_secs_f64() * 1e3 / f64::from(LOSSES)
-        ),
-    );
+    let (losses, each_ms) =
+        (TASKS * LOSSES, started.elapsed().as_secs_f64() * 1e3 / f64::from(LOSSES));
+    fault!(8, "a reply lost after the script has run, 1,000 times")
+        .sees("no difference: the request is repeated with its UUID")
+        .adds("a new connection and one round trip")
+        .write_row("0", &format!("0 counted twice of {losses} losses, {each_ms:.1} ms each"));
 }
 
 #[tokio::test]

@@ -57,6 +57,11 @@ async fn until_redis_decides(limiter: &Limiter) {
     until_decided_by(DecidedBy::Store, limiter).await;
 }
 
+/// Returns a limiter for keys that nothing else uses.
+fn probe(store: &RedisStore) -> Limiter {
+    limiter(Policy::new("probe").quota(Quota::per_hour(1)), store)
+}
+
 /// A process behind a network of its own, that may be cut.
 struct Far {
     proxy: Proxy,
@@ -77,16 +82,12 @@ impl Far {
     /// Cuts the network, and waits until this process decides on its own.
     async fn cut(&self) {
         self.proxy.set(Fault::Cut);
-        until_decided_by(DecidedBy::LocalLog, &self.probe()).await;
+        until_decided_by(DecidedBy::LocalLog, &probe(&self.store)).await;
     }
 
     /// Mends the network, and waits until Redis decides again about keys that were not used.
     async fn mend(&self) {
         self.proxy.set(Fault::None);
-        until_redis_decides(&self.probe()).await;
-    }
-
-    fn probe(&self) -> Limiter {
-        self.limiter(Policy::new("probe").quota(Quota::per_hour(1)))
+        until_redis_decides(&probe(&self.store)).await;
     }
 }

@@ -12,10 +12,7 @@ use crate::{LOG, limiter, store, until_redis_decides, user};
 async fn follow(replica: &Redis, master: &Redis) {
     let port = master.port().to_string();
     replica.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
-    eventually("it follows", async || {
-        replica.run::<String>(&["INFO", "replication"]).await.contains("master_link_status:up")
-    })
-    .await;
+    replica.says("replication", "master_link_status:up").await;
 }
 
 /// The server has the same process and the mark again, and has lost what its replica did not have.

@@ -2,24 +2,18 @@
 //! before, during and after it.
 
 use test_support::fault;
-use test_support::fault::Fault;
+use test_support::fault::{Fault, TIMEOUT_ONCE};
 use test_support::load::{LIMIT, Load, USERS, WINDOW, user_policy};
 use test_support::requests::by_user;
-use test_support::{Cluster, Redis, Sentinels, eventually};
+use test_support::{Cluster, Redis, Sentinels};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{DecidedBy, FailurePolicy, Policy, Quota, key};
 
 use crate::store;
 
-/// Waits until a replica has become a master.
-async fn is_promoted(replica: &Redis) {
-    eventually("a replica is promoted", async || {
-        let info: String = replica.run(&["INFO", "replication"]).await;
-        info.contains("role:master")
-    })
-    .await;
-}
+const OF_ONE_NODE: &str =
+    "no difference: the process decides for the keys of its slots, Redis for all others";
 
 /// Two processes as one: each has connections, windows and a journal of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,7 +59,8 @@ async fn sentinel_names_another_master() {
     let store = store(watched.lock().await.servers()).await;
     let fault = fault!(20, "Sentinel: the master is killed, its replica is promoted");
     let kill = async || watched.lock().await.master.kill();
-    let promoted = async || is_promoted(&watched.lock().await.replicas[0]).await;
+    let promoted =
+        async || watched.lock().await.replicas[0].says("replication", "role:master").await;
     fault.strikes(store, kill, promoted).await;
 }
 
@@ -73,16 +68,13 @@ async fn sentinel_names_another_master() {
 async fn cluster_primary_is_killed() {
     let cluster = Mutex::new(Cluster::with_replicas(1).await);
     let store = store(cluster.lock().await.servers()).await;
-    let fault = Fault {
-        client_sees: "no difference: the process decides for the keys of its slots, Redis for \
-                      all others",
-        added_latency: "the response timeout, for requests under way at the start",
-        ..fault!(21, "Cluster: a primary is killed, its replica is promoted")
-    };
+    let fault = fault!(21, "Cluster: a primary is killed, its replica is promoted")
+        .sees(OF_ONE_NODE)
+        .adds(TIMEOUT_ONCE);
     let kill = async || cluster.lock().await.nodes[1].kill();
     let promoted = async || {
         let cluster = cluster.lock().await;
-        is_promoted(&cluster.nodes[4]).await;
+        cluster.nodes[4].says("replication", "role:master").await;
         cluster.serves_every_slot(&[0, 2, 4]).await;
     };
     fault.strikes(store, kill, promoted).await;
@@ -93,12 +85,9 @@ async fn cluster_primary_hangs() {
     let cluster = Cluster::start().await;
     cluster.take_no_node_for_failed().await;
     let store = store(cluster.servers()).await;
-    let fault = Fault {
-        client_sees: "no difference: the process decides for the keys of its slots, Redis for \
-                      all others",
-        added_latency: "the response timeout, for requests under way at the start",
-        ..fault!(22, "Cluster: a primary is stopped, and goes on 3.5 s later")
-    };
+    let fault = fault!(22, "Cluster: a primary is stopped, and goes on 3.5 s later")
+        .sees(OF_ONE_NODE)
+        .adds(TIMEOUT_ONCE);
     let load = Load::through(by_user(user_policy(), store));
     load.until_decided_by(DecidedBy::Store).await;
     let began = Instant::now();
@@ -121,10 +110,7 @@ async fn cluster_primary_hangs() {
 async fn cluster_loses_its_majority() {
     let cluster = Mutex::new(Cluster::start().await);
     let store = store(cluster.lock().await.servers()).await;
-    let fault = Fault {
-        added_latency: "the response timeout, for requests under way at the start",
-        ..fault!(23, "Cluster: the majority is killed, and comes back")
-    };
+    let fault = fault!(23, "Cluster: the majority is killed, and comes back").adds(TIMEOUT_ONCE);
     let kill = async || {
         let mut cluster = cluster.lock().await;
         cluster.nodes[0].kill();
@@ -167,11 +153,9 @@ async fn slots_move_from_node_to_node() {
     answers.statuses(&[200, 429]);
     answers.no_user_starves();
     assert_eq!(answers.over_admitted(), 0);
-    let fault = Fault {
-        client_sees: "no difference: the process decides where Redis cannot while a slot moves",
-        added_latency: "a redirection",
-        ..fault!(24, "Cluster: every user's slot moves between nodes, many times")
-    };
+    let fault = fault!(24, "Cluster: every user's slot moves between nodes, many times")
+        .sees("no difference: the process decides where Redis cannot while a slot moves")
+        .adds("a redirection");
     let during = answers.between(began, ended);
     assert!(during.count(|it| it.decided_by == Some(DecidedBy::Store)) > USERS);
     println!("each slot moved {rounds} times");

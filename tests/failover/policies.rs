@@ -51,8 +51,7 @@ async fn open_policy_admits_and_closed_policy_refuses() {
     for _ in 0..10 {
         let admitted = admit_cost(&open, 1).await;
         assert_eq!((admitted.remaining(), admitted.timestamp()), (1, None));
-        let decision = open.check("alice").await.unwrap();
-        assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
+        assert_eq!(open.check("alice").await.unwrap().decided_by(), DecidedBy::FailurePolicy);
         assert_eq!(open.peek("alice").await.unwrap().remaining(), 1);
         let answer = send(&open_service, from_user("alice")).await;
         assert_eq!((answer.status.as_u16(), answer.header("ratelimit")), (200, None));
@@ -65,8 +64,7 @@ async fn open_policy_admits_and_closed_policy_refuses() {
     }
     let logs =
         ["user", "device"].map(|name| (Policy::new(name).quota(Quota::per_hour(1)), "alice"));
-    let decision = open.check_all(logs).await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
+    assert_eq!(open.check_all(logs).await.unwrap().decided_by(), DecidedBy::FailurePolicy);
     let impossible = open.check_cost("alice", 2).await.unwrap_err();
     assert!(matches!(impossible, StoreError::NoBudget { .. }), "open is not for everything");
     redis.start_again();

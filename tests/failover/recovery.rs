@@ -8,7 +8,9 @@ use test_support::{Redis, admit, admitted, eventually, patient_store};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, task};
-use tower_sliding_window::{Decision, FailurePolicy, Policy, PolicyHandle, Quota};
+use tower_sliding_window::{
+    Bans, DecidedBy, Decision, FailurePolicy, Penalty, Policy, PolicyHandle, Quota,
+};
 
 use crate::{Far, LOG, limiter, store, until_redis_decides, user};
 
@@ -226,7 +228,7 @@ async fn repeated_check_does_not_pass_because_of_a_loss() {
         assert!(admit(&limiter, "alice").await);
         redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
         let check = tokio::spawn(async move { limiter.check("alice").await });
-        redis.holds_back_a_call().await;
+        redis.holds_back(1).await;
         let clients: String = redis.run(&["CLIENT", "LIST"]).await;
         let is_held_back = |line: &&str| line.contains(" flags=b ");
         let held_back = clients.lines().find(is_held_back).unwrap().split([' ', '=']).nth(1);
@@ -234,10 +236,7 @@ async fn repeated_check_does_not_pass_because_of_a_loss() {
         let flush = tokio::spawn(async move {
             redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
         });
-        eventually("both are held back", async || {
-            redis.run::<String>(&["INFO", "clients"]).await.contains("blocked_clients:2")
-        })
-        .await;
+        redis.holds_back(2).await;
         redis.run::<i64>(&["CLIENT", "KILL", "ID", held_back.unwrap()]).await;
         sleep(Duration::from_millis(200)).await;
         redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
@@ -245,4 +244,48 @@ async fn repeated_check_does_not_pass_because_of_a_loss() {
         let result = check.await.unwrap();
         assert!(!result.as_ref().is_ok_and(Decision::is_admitted), "{on_failure:?}: {result:?}");
     }
+}
+
+/// As with the setting `timeout` of Redis. What comes next need not be a check.
+#[tokio::test]
+async fn connection_that_was_closed_while_idle_fails_no_call() {
+    let redis = Redis::start().await;
+    let policy = PolicyHandle::new(user(5).penalty(Penalty::manual()));
+    assert!(admit(&limiter(&policy, &redis.store().await), "alice").await);
+    let store = store(redis.url()).await;
+    let (limiter, bans) = (limiter(&policy, &store), Bans::new(&policy, store.clone()));
+    let is_closed = async || {
+        // Long enough that the connection was of use.
+        sleep(Duration::from_millis(600)).await;
+        redis.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+        sleep(Duration::from_millis(50)).await;
+    };
+    is_closed().await;
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 4);
+    is_closed().await;
+    assert_eq!(limiter.explain("alice").await.unwrap().decided_by, DecidedBy::Store);
+    is_closed().await;
+    bans.impose("alice", Duration::from_secs(3600), "by mistake").await.unwrap();
+    is_closed().await;
+    assert_eq!(bans.list().await.unwrap().len(), 1);
+    is_closed().await;
+    assert!(bans.lift("alice").await.unwrap());
+    is_closed().await;
+    limiter.reset("alice").await.unwrap();
+}
+
+/// A log that takes many calls to write is written whole, and Redis decides about it again at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_log_is_written_whole_after_a_loss() {
+    let mut redis = Redis::start().await;
+    let [ours, theirs] = [store(redis.url()).await, store(redis.url()).await];
+    let ours = limiter(user(3_000), &ours);
+    for _ in 0..3_000 {
+        assert!(admit(&ours, "alice").await);
+    }
+    redis.restart().await;
+    let decided_by = async || ours.check("alice").await.unwrap().decided_by();
+    eventually("Redis decides", async || decided_by().await == DecidedBy::Store).await;
+    assert_eq!(redis.entries(LOG).await, 3_000);
+    assert!(!admit(&limiter(user(3_000), &theirs), "alice").await);
 }

@@ -26,11 +26,6 @@ const FAULTS: [&str; 12] = [
     "NOPERM",
 ];
 
-/// Returns how many KiB and how many descriptors the process holds.
-fn held() -> (u64, usize) {
-    (memory_kb("self", "VmRSS"), std::fs::read_dir("/proc/self/fd").unwrap().count())
-}
-
 async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fastrand::Rng) {
     let span = Duration::from_millis(random.u64(50..4_000));
     match fault {
@@ -130,7 +125,8 @@ async fn faults_at_random() {
         let from = Instant::now() - WINDOW * 2;
         kept = answers.between(from, Instant::now()).0;
 
-        let (resident_kib, descriptors) = held();
+        let resident_kib = memory_kb("self", "VmRSS");
+        let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
         samples.push((resident_kib, descriptors));
         println!(
             "{:>5} s  {faults:>4} faults  {asked:>9} requests  {here:>6} admitted here  \

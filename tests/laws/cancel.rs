@@ -25,7 +25,7 @@ fn request(wanted: &str) -> Request<String> {
     Request::builder().header("x-user-id", "alice").body(wanted.to_owned()).unwrap()
 }
 
-/// Responses with the status in the body, fails on `fail`, and never answers on `hang`.
+/// Responds with the status in the body, fails on `fail`, and never answers on `hang`.
 async fn handler(request: Request<String>) -> Result<Response<String>, &'static str> {
     match request.body().as_str() {
         "fail" => Err("the handler failed"),
@@ -109,6 +109,6 @@ async fn hang_up_before_the_outcome_frees_the_place() {
         request.abort();
         assert!(request.await.unwrap_err().is_cancelled(), "before the reply");
         sleep(Duration::from_millis(900)).await;
-        assert_eq!(remaining().await, left, "a hang-up cancels nothing by default");
+        assert_eq!(remaining().await, left, "only a layer that was told frees the place");
     }
 }

@@ -19,21 +19,6 @@ fn jobs(limit: u32, lease: Duration) -> Policy {
     Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight()
 }
 
-pub(crate) async fn new_value_waits_until_one_has_left(store: impl Store) {
-    let limiter = Limiter::new(accounts(2, 400 * MS), store);
-    for value in ["alice", "bob"] {
-        admitted(limiter.check_value("address", value).await.unwrap());
-    }
-    sleep(200 * MS).await;
-    admitted(limiter.check_value("address", "alice").await.unwrap());
-    let decision = limiter.check_value("address", "carol").await.unwrap();
-    let denied = decision.denied().expect("two accounts are there");
-    assert!(denied.has_known_wait() && denied.retry_after() <= 200 * MS, "bob leaves first");
-    sleep(denied.retry_after()).await;
-    admitted(limiter.check_value("address", "carol").await.unwrap());
-    assert!(!limiter.check_value("address", "bob").await.unwrap().is_admitted(), "alice is there");
-}
-
 /// The value itself leaves while it waits.
 pub(crate) async fn known_value_above_a_lower_limit_waits_long_enough(store: impl Store) {
     let policy = PolicyHandle::new(accounts(3, 2_000 * MS));
@@ -82,13 +67,6 @@ pub(crate) async fn value_of_a_denied_request_was_not_seen(store: impl Store) {
     assert!(check("bob", "two").await, "no account was seen there");
     assert!(!check("carol", "two").await);
     assert!(check("carol", "three").await, "no trace of the denial");
-}
-
-pub(crate) async fn cancelled_value_was_seen(store: impl Store) {
-    let limiter = Limiter::new(accounts(1, Duration::from_secs(3_600)), store);
-    let alice = admitted(limiter.check_value("address", "alice").await.unwrap());
-    assert!(!limiter.cancel(&alice).await.unwrap(), "there is nothing to cancel");
-    assert!(!limiter.check_value("address", "bob").await.unwrap().is_admitted());
 }
 
 pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {

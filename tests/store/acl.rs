@@ -1,7 +1,6 @@
-//! The Redis user of the README has the rights for all that the crate does, and no others. And TLS behind Sentinels, and on a
+//! The Redis user of SECURITY.md has the rights for all that the crate does, and no others. And TLS behind Sentinels, and on a
 //! Cluster: the servers behind get no plain text either.
 
-use std::fs::read;
 use std::time::Duration;
 
 use test_support::acl::{May, make_user, nothing_was_refused};
@@ -94,12 +93,8 @@ async fn master_named_by_sentinels_gets_tls() {
     // The Sentinel knows no TLS, takes the master for down, and names it all the same.
     let sentinel = Sentinel::start(tls::in_front_of(master.port(), &files).await).await;
     let port = tls::in_front_of(sentinel.server.port(), &files).await;
-    let Certificates { certificate, key, authority, .. } = &files;
-    let servers = RedisServers::sentinel([format!("rediss://127.0.0.1:{port}")], MASTER)
-        .unwrap()
-        .root_certificate(read(authority).unwrap())
-        .client_certificate(read(certificate).unwrap(), read(key).unwrap());
-    let store = patient().connect(servers).await.unwrap();
+    let servers = RedisServers::sentinel([format!("rediss://127.0.0.1:{port}")], MASTER).unwrap();
+    let store = patient().connect(files.of_clients(servers)).await.unwrap();
     let limiter = Limiter::new(policy(), store).failure_policy(FailurePolicy::Closed);
     assert!(limiter.check("alice").await.unwrap().is_admitted());
 }
@@ -125,11 +120,7 @@ async fn nodes_of_a_cluster_get_tls() {
         urls[1..].iter().all(|url| known.contains(url.rsplit(':').next().unwrap()))
     })
     .await;
-    let Certificates { certificate, key, authority, .. } = &files;
-    let servers = RedisServers::cluster(&urls[..1]).unwrap();
-    let servers = servers
-        .root_certificate(read(authority).unwrap())
-        .client_certificate(read(certificate).unwrap(), read(key).unwrap());
+    let servers = files.of_clients(RedisServers::cluster(&urls[..1]).unwrap());
     let store = patient().prefix("limiter").connect(servers).await.unwrap();
     let limiter = Limiter::new(policy(), store).failure_policy(FailurePolicy::Closed);
     for user in 0..20 {

@@ -33,7 +33,7 @@ fn send(store: &RedisStore, check: Check) -> Sent {
 async fn together(redis: &Redis, store: &RedisStore, checks: Vec<Check>) -> Vec<Sent> {
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
     let held = ["alone", "first"].map(|key| send(store, check(key)));
-    redis.holds_back_a_call().await;
+    redis.holds_back(1).await;
     let sent = checks.into_iter().map(|check| send(store, check)).collect();
     tokio::task::yield_now().await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
@@ -196,13 +196,7 @@ async fn checks_for_one_node_of_a_cluster_share_calls() {
         check.wants_reset = true;
         check
     };
-    let calls = async || {
-        let mut calls = 0;
-        for node in &cluster.nodes {
-            calls += node.call_count("evalsha").await;
-        }
-        calls as usize
-    };
+    let calls = async || cluster.call_count("evalsha").await as usize;
     // Returns the checks with their outcomes.
     let round = async |round: usize| {
         let send = |user| send(&store, check(user, round));
@@ -323,7 +317,7 @@ fn batch_outlives_its_runtime() {
         send(&store, check(key))
     };
     let _alone = send_on(&servers, "alone");
-    servers.block_on(redis.holds_back_a_call());
+    servers.block_on(redis.holds_back(1));
     let _taken = send_on(&first, "taken");
     std::thread::sleep(A_SECOND / 10);
     let queued = send_on(&servers, "queued");

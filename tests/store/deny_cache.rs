@@ -43,3 +43,16 @@ async fn flood_of_one_user_costs_few_scripts() {
     let calls = redis.call_count("evalsha").await + redis.call_count("eval").await;
     assert!(calls <= 130, "{calls} script calls");
 }
+
+/// Each quota has the places that it has, also one that does not deny.
+#[tokio::test]
+async fn repeated_denial_says_what_is_left() {
+    let redis = Redis::start().await;
+    let limiter = Limiter::new("5/60s,1/10s".parse::<Policy>().unwrap(), redis.store().await);
+    assert!(admit(&limiter, "alice").await);
+    for _ in 0..3 {
+        let denied = limiter.check("alice").await.unwrap();
+        let left = denied.usage().quotas().map(|(.., state)| state.remaining());
+        assert_eq!(left.collect::<Vec<_>>(), [0, 4]);
+    }
+}

@@ -68,20 +68,6 @@ async fn threads_all_find_freed_room_at_the_cap() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn denied_check_creates_no_log() {
-    let store = MemoryStore::new();
-    let full = Policy::new("full").quota(Quota::per_minute(1));
-    let limiter = Limiter::new(full.clone(), store.clone());
-    assert!(admit(&limiter, "alice").await);
-    for key in 0..100 {
-        let other = Policy::new("other").quota(Quota::per_minute(1));
-        let pairs = [(full.clone(), "alice".to_owned()), (other, key.to_string())];
-        assert!(!limiter.check_all(pairs).await.unwrap().is_admitted());
-    }
-    assert_eq!(store.len(), 1);
-}
-
 /// Checking a length and adding in two steps admits too many here, and threads that lock logs in different
 /// orders stop here for ever.
 #[test]
@@ -172,4 +158,22 @@ async fn ban_is_reported_although_another_strike_needs_room() {
     let strikes: Vec<_> =
         decision.usage().bans().map(|(log, ban)| (log.policy.name(), ban.strike())).collect();
     assert_eq!(strikes, [("user", Strike::Banned), ("ip", Strike::Counted)]);
+}
+
+/// An older entry is live when the newest one is cancelled.
+#[tokio::test(start_paused = true)]
+async fn log_is_due_when_the_last_that_is_left_expires() {
+    let second = Duration::from_secs(1);
+    let limiter = Limiter::new(Quota::new(5, 10 * second), MemoryStore::with_capacity(1));
+    assert!(admit(&limiter, "alice").await);
+    advance(5 * second).await;
+    assert!(admit(&limiter, "alice").await);
+    advance(4 * second).await;
+    let newest = limiter.check("alice").await.unwrap();
+    advance(2 * second).await;
+    assert!(limiter.check("bob").await.is_err(), "the log is there");
+    assert!(limiter.cancel(newest.admitted().unwrap()).await.unwrap());
+    assert!(limiter.check("bob").await.is_err());
+    advance(4 * second).await;
+    assert!(admit(&limiter, "bob").await, "it has expired");
 }

@@ -27,7 +27,7 @@ const MAX_PER_PAGE: usize = 100_000;
 
 impl Inner {
     pub(super) async fn ban(&self, log: &LogId) -> Result<Option<Ban>, StoreError> {
-        let reply = requests::impose(&self.client, log, NOW, "", NOW, false).await?;
+        let reply = requests::impose(&self.client, log, (0, 0, 0), "", NOW, false).await?;
         Ok(Some(reply.ban).filter(|ban| !ban.remaining.is_zero()))
     }
 
@@ -38,7 +38,7 @@ impl Inner {
         reason: &str,
         only_longer: bool,
     ) -> Result<Ban, StoreError> {
-        let length = (micros(duration), micros(duration));
+        let length = (micros(duration), micros(duration), 0);
         let reply = requests::impose(&self.client, log, length, reason, NOW, only_longer).await?;
         // An admission that is under way must not lift it.
         self.denials.forget(std::slice::from_ref(log));

@@ -23,8 +23,11 @@ fn merge(check: &Check, parts: &[Arc<Check>], outcomes: Vec<Outcome>) -> Outcome
             // The state after the cancellation.
             for ((log, cost), outcome) in part.costs().zip(outcome.logs_mut()) {
                 let cost = log.settled_cost(0).map_or(0, |left| cost - left);
-                for state in outcome.quotas_mut() {
+                for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                     (state.remaining, state.wait_us) = (state.remaining + cost, 0);
+                    if state.remaining == quota.limit() {
+                        state.reset_us = 0;
+                    }
                 }
             }
         }
@@ -111,7 +114,9 @@ impl RedisStore {
                 false => self.check(part.clone()).await,
             };
             match result {
-                Ok(outcome) => {
+                Ok(mut outcome) => {
+                    // What is only looked at has nothing that could be taken out again.
+                    outcome.admitted &= !denied;
                     denied |= !outcome.admitted;
                     outcomes.push(outcome);
                 }

@@ -89,10 +89,10 @@ impl RedisStore {
     }
 
     /// Writes all logs until nothing is left. This is the background task.
-    async fn write_all(self, _token: Arc<()>) {
+    async fn write_all(self, token: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            let logs = self.0.journal.with(State::all_logs);
+            let logs = self.0.journal.with(|state| state.all_logs(&token));
             if logs.is_empty() {
                 return self.0.journal.report_lost();
             }
@@ -163,7 +163,7 @@ impl Inner {
         {
             let age_us = now_us.saturating_sub(ban.last_seen_us);
             let seen = (ban.store_timestamp_us.unwrap_or(0), age_us);
-            let length = (ban.wait_us(now_us), ban.length_us);
+            let length = (ban.wait_us(now_us), ban.length_us, ban.level);
             let reply =
                 requests::impose(&self.client, log, length, &ban.reason, seen, false).await?;
             if reply.was_lifted {

@@ -296,12 +296,13 @@ pub(super) struct BanReply {
 
 /// Imposes a ban with `ban.lua`. A length of zero only reads the present ban.
 ///
-/// The first pair says how long the ban lasts, and how long it was when it was imposed. The second one says when it was
-/// seen: the time on Redis's clock, and how long ago. Both are zero for a ban that is imposed now.
+/// The first numbers say how long the ban lasts, how long it was when it was imposed, and the level that the key has at
+/// least. The second ones say when it was seen: the time on Redis's clock, and how long ago, both zero for a ban that is
+/// imposed now.
 pub(super) async fn impose(
     client: &Client,
     log: &LogId,
-    (remaining_us, length_us): (u64, u64),
+    (remaining_us, length_us, level): (u64, u64, u64),
     reason: &str,
     (store_timestamp_us, seen_us): (u64, u64),
     only_longer: bool,
@@ -311,7 +312,12 @@ pub(super) async fn impose(
     let mut command = script.command(2);
     command.arg(keys.ban_record(log)).arg(keys.lift_mark(log));
     command.arg(remaining_us).arg(reason).arg(decay_us);
-    command.arg(store_timestamp_us).arg(seen_us).arg(u8::from(only_longer)).arg(length_us);
+    command
+        .arg(store_timestamp_us)
+        .arg(seen_us)
+        .arg(u8::from(only_longer))
+        .arg(length_us)
+        .arg(level);
     let reply = client.run(script, &command).await?;
     let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(&reply)?;
     let reason = String::from_utf8_lossy(&reason).into_owned();

@@ -43,24 +43,15 @@ impl Cluster {
             let port = self.nodes[0].port().to_string();
             node.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
         }
-        self.until_all_nodes(async |node| {
-            let known: String = node.run(&["CLUSTER", "NODES"]).await;
-            let missing = known.lines().count() < self.nodes.len();
-            !missing && !known.contains("handshake")
-        })
-        .await;
+        self.nodes_know_each_other().await;
         for number in 0..PRIMARIES * replicas {
             let id: String = self.nodes[number % PRIMARIES].run(&["CLUSTER", "MYID"]).await;
             self.nodes[PRIMARIES + number].run::<()>(&["CLUSTER", "REPLICATE", &id]).await;
         }
-        self.until_all_nodes(async |node| {
-            let info: String = node.run(&["CLUSTER", "INFO"]).await;
-            let replication: String = node.run(&["INFO", "replication"]).await;
-            let linked = !replication.contains("role:slave")
-                || replication.contains("master_link_status:up");
-            info.contains("cluster_state:ok") && linked
-        })
-        .await;
+        for replica in &self.nodes[PRIMARIES..] {
+            replica.says("replication", "master_link_status:up").await;
+        }
+        self.serves_every_slot(&Vec::from_iter(0..self.nodes.len())).await;
     }
 
     /// Adds a primary without slots. Returns its number.
@@ -69,14 +60,10 @@ impl Cluster {
         let port = self.nodes[0].port().to_string();
         node.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
         self.nodes.push(node);
-        let count = self.nodes.len();
-        self.until_all_nodes(async |node| {
-            let known: String = node.run(&["CLUSTER", "NODES"]).await;
-            known.lines().count() == count && !known.contains("handshake")
-        })
-        .await;
-        self.serves_every_slot(&[count - 1]).await;
-        count - 1
+        self.nodes_know_each_other().await;
+        let number = self.nodes.len() - 1;
+        self.serves_every_slot(&[number]).await;
+        number
     }
 
     /// Waits until these nodes see a server for every slot.
@@ -95,10 +82,23 @@ impl Cluster {
         }
     }
 
-    async fn until_all_nodes(&self, are_so: impl AsyncFn(&Redis) -> bool) {
+    async fn nodes_know_each_other(&self) {
         for node in &self.nodes {
-            eventually("the nodes agree", async || are_so(node).await).await;
+            eventually("the nodes know each other", async || {
+                let known: String = node.run(&["CLUSTER", "NODES"]).await;
+                known.lines().count() >= self.nodes.len() && !known.contains("handshake")
+            })
+            .await;
         }
+    }
+
+    /// Returns how often a command was called, on all nodes.
+    pub async fn call_count(&self, command: &str) -> u64 {
+        let mut calls = 0;
+        for node in &self.nodes {
+            calls += node.call_count(command).await;
+        }
+        calls
     }
 
     /// Returns the nodes' URLs.

@@ -12,6 +12,9 @@ use crate::load::{Answered, LIMIT, Load, Responses, USERS, WINDOW};
 /// The response timeout of the stores under test: the default.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
+/// What a silence adds.
+pub const TIMEOUT_ONCE: &str = "the response timeout, for requests under way at the start";
+
 /// Makes a fault with the usual bounds: its row's number and its name. The test is the one that it is made in.
 #[macro_export]
 macro_rules! fault {
@@ -56,6 +59,16 @@ impl Fault {
             decided_here: true,
             statuses: &[200, 429],
         }
+    }
+
+    /// Says what a client sees meanwhile.
+    pub fn sees(self, client_sees: &'static str) -> Self {
+        Self { client_sees, ..self }
+    }
+
+    /// Says what a request may have to wait longer.
+    pub fn adds(self, added_latency: &'static str) -> Self {
+        Self { added_latency, ..self }
     }
 
     /// Has a fault begin and end under load with the default failure policy, and checks its bounds.

@@ -34,11 +34,6 @@ impl Process {
         self.0.id()
     }
 
-    /// Returns how much memory the process takes, in kB.
-    pub fn resident_kb(&self) -> u64 {
-        memory_kb(&self.id().to_string(), "VmRSS")
-    }
-
     /// Returns how the process has ended, if it has.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().expect("the process is a child")

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::Process;
+use crate::{Process, memory_kb};
 
 /// How long a program may take to print what it is to print, or to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -88,7 +88,7 @@ impl Program {
 
     /// Returns how much memory it takes, in kB.
     pub fn resident_kb(&self) -> u64 {
-        self.process.resident_kb()
+        memory_kb(&self.process.id().to_string(), "VmRSS")
     }
 
     /// Waits until it stops; returns how, what it logged, and what else it printed.

@@ -87,7 +87,8 @@ impl RecordedMetrics {
 
     /// Returns the names of all metrics, with their labels.
     pub fn names(&self) -> Vec<String> {
-        self.cells.lock().unwrap().keys().cloned().collect()
+        let samples = self.samples.lock().unwrap();
+        self.cells.lock().unwrap().keys().chain(samples.keys()).cloned().collect()
     }
 
     /// Returns the gauge of the connection to Redis.

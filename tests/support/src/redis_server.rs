@@ -127,11 +127,15 @@ impl Redis {
         eventually("Redis knows them", async || self.entries(log).await == count).await;
     }
 
-    /// Waits until the server, whose clients are paused, has a call.
-    pub async fn holds_back_a_call(&self) {
-        let clients = async || self.run::<String>(&["INFO", "clients"]).await;
-        eventually("a call is held back", async || clients().await.contains("blocked_clients:1"))
-            .await;
+    /// Waits until the server, whose clients are paused, has so many calls.
+    pub async fn holds_back(&self, calls: usize) {
+        self.says("clients", &format!("blocked_clients:{calls}")).await;
+    }
+
+    /// Waits until a section of what the server says of itself holds a text, such as `role:master`.
+    pub async fn says(&self, section: &str, text: &str) {
+        let info = async || self.run::<String>(&["INFO", section]).await;
+        eventually(text, async || info().await.contains(text)).await;
     }
 
     /// Returns the figure of this server: one of those on Redis 6.2 to 8.0, on Valkey 8 and on Valkey 9.

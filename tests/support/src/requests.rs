@@ -68,7 +68,7 @@ impl HttpResponse {
     }
 }
 
-/// Responses every request with `ok`.
+/// Responds to every request with `ok`.
 pub async fn ok(_: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new("ok".into()))
 }

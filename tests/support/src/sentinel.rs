@@ -2,7 +2,7 @@
 
 use tempfile::TempDir;
 
-use crate::{Redis, eventually};
+use crate::Redis;
 
 /// What the master is called.
 pub const MASTER: &str = "shop";
@@ -35,23 +35,13 @@ impl Sentinels {
         for _ in 0..3 {
             sentinels.push(Sentinel::start(master.port()).await);
         }
-        let all = Self { master, replicas, sentinels };
-        eventually("the Sentinels find each other", async || all.know_each_other().await).await;
-        all
-    }
-
-    async fn know_each_other(&self) -> bool {
-        let mut known = true;
-        for replica in &self.replicas {
-            let replication: String = replica.run(&["INFO", "replication"]).await;
-            known &= replication.contains("master_link_status:up");
+        for replica in &replicas {
+            replica.says("replication", "master_link_status:up").await;
         }
-        let wanted = format!("slaves={},sentinels=3", self.replicas.len());
-        for sentinel in &self.sentinels {
-            let info: String = sentinel.server.run(&["INFO", "sentinel"]).await;
-            known &= info.contains(&wanted);
+        for sentinel in &sentinels {
+            sentinel.server.says("sentinel", &format!("slaves={count},sentinels=3")).await;
         }
-        known
+        Self { master, replicas, sentinels }
     }
 
     /// Returns the Sentinels' URLs.

@@ -1,10 +1,8 @@
 //! TLS in front of a server that is built without it.
 
-use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
-use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -12,16 +10,16 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tower_sliding_window::store::RedisServers;
 
 /// A certificate for 127.0.0.1, and the authority that has signed it.
 pub struct Certificates {
     /// The certificate.
-    pub certificate: PathBuf,
+    certificate: Vec<u8>,
     /// Its private key.
-    pub key: PathBuf,
+    key: Vec<u8>,
     /// The authority's certificate.
-    pub authority: PathBuf,
-    _files: TempDir,
+    pub authority: Vec<u8>,
 }
 
 impl Certificates {
@@ -40,27 +38,35 @@ impl Certificates {
             "-subj /CN=server -keyout server.key -out server.crt -CA authority.crt -CAkey \
              authority.key -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=CA:FALSE",
         );
-        let path = |name: &str| files.path().join(name);
-        let (certificate, key) = (path("server.crt"), path("server.key"));
-        Self { certificate, key, authority: path("authority.crt"), _files: files }
+        let [certificate, key, authority] = ["server.crt", "server.key", "authority.crt"]
+            .map(|name| std::fs::read(files.path().join(name)).unwrap());
+        Self { certificate, key, authority }
+    }
+
+    /// Has clients of these servers trust the authority, and show the certificate.
+    pub fn of_clients(&self, servers: RedisServers) -> RedisServers {
+        let Self { certificate, key, authority } = self;
+        servers
+            .root_certificate(authority.clone())
+            .client_certificate(certificate.clone(), key.clone())
     }
 }
 
 /// Accepts TLS connections on a free port, from clients with a certificate of the authority, and
 /// passes on what they send to the server at this loopback port. Returns the port.
 pub async fn in_front_of(server_port: u16, files: &Certificates) -> u16 {
-    let Certificates { certificate, key, authority, .. } = files;
+    let Certificates { certificate, key, authority } = files;
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(authority).unwrap()).unwrap();
+    roots.add(CertificateDer::from_pem_slice(authority).unwrap()).unwrap();
     let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider.clone());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_client_cert_verifier(clients.build().unwrap())
         .with_single_cert(
-            vec![CertificateDer::from_pem_file(certificate).unwrap()],
-            PrivateKeyDer::from_pem_file(key).unwrap(),
+            vec![CertificateDer::from_pem_slice(certificate).unwrap()],
+            PrivateKeyDer::from_pem_slice(key).unwrap(),
         )
         .unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(config));
