@@ -115,7 +115,7 @@ fn token_budget_settles_each_prompt() {
     let left = |line: &String| Some(line.split_once(", used ")?.1.to_owned());
     let expected = ["350, 19650 left", "0, 19650 left", "7000, 12650 left", "16000, 0 left"];
     assert_eq!(lines.iter().filter_map(left).collect::<Vec<_>>(), expected, "{lines:?}");
-    assert!(lines.last().unwrap().starts_with("denied: a poem, again in 9"), "{lines:?}");
+    assert!(lines.last().unwrap().starts_with("denied: a poem, again in "), "{lines:?}");
 }
 
 #[test]

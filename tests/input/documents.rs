@@ -235,6 +235,7 @@ fn an_error_names_the_part_of_a_text() {
 
 #[test]
 fn an_error_says_where_it_is() {
+    const FIELDS: &str = "`name`, `quotas`, `keep_for`, `counts`, `penalty`";
     for (text, place, part) in [
         (
             "ip = '1/1s'\nuser = '5/sixty'",
@@ -252,11 +253,7 @@ fn an_error_says_where_it_is() {
             "`all`, expected one of `requests`, `distinct`, `in_flight`, `costs`, `bytes`",
         ),
         ("[user]\nquotas = '1/1s'\ncounts = 5", "line 3, column 10", "wanted string"),
-        (
-            "[user]\nquota = '5/60s'",
-            "line 2, column 1",
-            "`name`, `quotas`, `keep_for`, `counts`, `penalty`",
-        ),
+        ("[user]\nquota = '5/60s'", "line 2, column 1", FIELDS),
         (
             "[ip]\nquotas = '1/1s'\n[user]\npenalty = 'manual'",
             "line 3, column 1",
@@ -289,7 +286,7 @@ fn an_error_says_where_it_is() {
     }
     for (text, part) in [
         ("{\"name\": \"a b\", \"quotas\": \"5/60s\"}", "\"a b\" is not a policy name"),
-        ("{\"plan\": \"user\"}", "`name`, `quotas`, `keep_for`, `counts`, `penalty`"),
+        ("{\"plan\": \"user\"}", FIELDS),
         ("7", "a text such as \"5/60s\", or a table"),
     ] {
         let error = json::<Policy>(text).unwrap_err();

@@ -110,6 +110,6 @@ async fn an_endless_order_is_cut_off_at_a_stop() {
     assert_eq!(server.get("/healthz").await.status, 200);
     redis.run::<()>(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
     server.spawn(server.order_request("iphone", "alice"));
-    redis.holds_back_a_call().await;
+    redis.holds_back(1).await;
     assert!(server.stop().contains("cut off"));
 }
