@@ -455,8 +455,9 @@ impl Limiter {
 
     /// Cancels an admission: its places are free again.
     ///
-    /// It removes the entry of this request and no other. A [distinct](Policy::distinct) value stays seen. Returns whether there was one: there is none if the
-    /// request was cancelled before or is older than the [retention](crate::Policy::retention).
+    /// It removes the entry of this request and no other. A [distinct](Policy::distinct) value stays seen. Returns
+    /// whether there was one: there is none if the request was cancelled before or is older than the
+    /// [retention](crate::Policy::retention).
     ///
     /// # Errors
     ///

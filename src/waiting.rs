@@ -40,6 +40,8 @@ type Queues = HashMap<LogId, Queue, RandomState>;
 //   next one.
 // - The last waiter leaves after a caller has found the queue, and before that caller joins. It finds no
 //   denial in the new queue, and checks at once.
+// - The first waiter is admitted while a later caller looks at its logs. That caller is in its place already, at no
+//   cost, so that nobody who comes meanwhile is before it. Test: `caller_that_looks_at_its_logs_is_not_overtaken`.
 // - Two callers are the first ones of two queues and each finds the other log full. Only the later one
 //   goes behind the earlier one, so that they do not change places for ever.
 // - `count` is raised before a waiter is in its first queue and lowered after it has left the last. A

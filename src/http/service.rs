@@ -15,7 +15,8 @@ use super::future::ResponseFuture;
 ///
 /// A store in process decides in `call`, and so does a [`RedisStore`](crate::RedisStore) that remembers a denial. Any
 /// other check is sent when the response future is first polled, and with
-/// [`max_wait`](super::SlidingWindowLayer::max_wait) each of them. If the future is dropped before that, the request does not count. A [distinct](crate::Policy::distinct) value stays seen.
+/// [`max_wait`](super::SlidingWindowLayer::max_wait) each of them. If the future is dropped before that, the request
+/// does not count. A [distinct](crate::Policy::distinct) value stays seen.
 #[derive(Clone, Debug)]
 pub struct SlidingWindow<S> {
     inner: S,

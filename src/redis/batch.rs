@@ -76,8 +76,8 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   If 32 wait, or the call has been under way for 5 ms, another task sends them: a Redis far away has
 ///   many calls under way. A task ends when none waits.
 /// - At most 64 calls are under way. A request that has waited for a second when its call begins is
-///   not sent, and its caller learns that the store is overloaded, or gone if nothing replied meanwhile: in an overload each call serves
-///   requests whose callers still wait, and when the load falls, service is back at once.
+///   not sent, and its caller learns that the store is overloaded, or gone if nothing replied meanwhile: in an
+///   overload each call serves requests whose callers still wait, and when the load falls, service is back at once.
 /// - On a Cluster all of this holds for each node by itself. A call has keys of several slots there, of which the
 ///   node may have given some away: the requests that it refuses are sent alone, and find the other node.
 /// - Each request has its own reply. A check whose caller has gone is not sent. If the reply to a call

@@ -282,9 +282,8 @@ fn has_quotas_of(log: &LogId, denied: &Denied) -> bool {
 fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(LogId, Denied)]) {
     let told_us = behind.iter().map(|(_, it)| micros(it.retry_after())).max().unwrap_or(0);
     for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
-        let is_here = |(it, _): &&(LogId, Denied)| it == log;
-        let is_same = |(it, denied): &&(LogId, Denied)| it == log && has_quotas_of(log, denied);
-        if let Some((_, denied)) = behind.iter().find(is_same) {
+        let mut here = behind.iter().filter(|(it, _)| it == log).map(|(_, denied)| denied);
+        if let Some(denied) = here.clone().find(|denied| has_quotas_of(log, denied)) {
             let waits = denied.usage().quotas().map(|(_, _, state)| state.wait_us);
             for (state, wait_us) in outcome.quotas_mut().iter_mut().zip(waits) {
                 state.wait_us = state.wait_us.max(wait_us);
@@ -303,7 +302,7 @@ fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(Log
                 state.wait_us = state.wait_us.max(told_us.saturating_add(later_us));
             }
         }
-        if behind.iter().any(|it| is_here(&it))
+        if here.next().is_some()
             && let Some(state) = outcome.quotas_mut().last_mut()
         {
             state.wait_us = state.wait_us.max(told_us);

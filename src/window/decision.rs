@@ -121,7 +121,8 @@ impl Admitted {
     /// Returns the timestamp of the request in the log, on the store's clock.
     ///
     /// The clock counts from the Unix epoch in Redis, and from the store's creation in process. The local log that
-    /// decides in an outage of Redis has a clock of the second kind. An admission by [`FailurePolicy::Open`](crate::FailurePolicy::Open) has none.
+    /// decides in an outage of Redis has a clock of the second kind. An admission by
+    /// [`FailurePolicy::Open`](crate::FailurePolicy::Open) has none.
     pub fn timestamp(&self) -> Option<Duration> {
         self.usage.decided.outcome.timestamp
     }
