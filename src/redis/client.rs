@@ -40,8 +40,7 @@ pub(crate) struct Client {
     calls: Arc<[Semaphore]>,
     /// When the last look at the data began.
     pace: Arc<Pace>,
-    /// Whether a call is made again whose connection has broken, such as one that was closed while nobody used it. The
-    /// store's own calls of this kind have the same effect twice.
+    /// Whether a call is made again whose connection has broken, such as one that was closed while nobody used it.
     repeats: bool,
 }
 
@@ -132,10 +131,15 @@ impl Client {
         self.breakers().iter().map(|breaker| breaker.replies()).sum()
     }
 
-    /// Returns a client on the same connection for the application's calls, none of which is repeated. It waits for none of
-    /// this client's, nor this one for its.
+    /// Returns a client on the same connection that has calls of its own: it waits for none of this
+    /// client's, nor this one for its. None is repeated.
     pub(crate) fn beside(&self) -> Self {
-        Self { calls: places(self.calls.len()), repeats: false, ..self.clone() }
+        Self { calls: places(self.calls.len()), ..self.once() }
+    }
+
+    /// Returns a client for calls whose effect, or reply, would be another one if they were repeated.
+    pub(crate) fn once(&self) -> Self {
+        Self { repeats: false, ..self.clone() }
     }
 
     /// Runs a script and waits for the reply.

@@ -120,3 +120,24 @@ async fn nothing_stays_when_all_waits_have_ended() {
         assert!(callers.waiting.lock().is_empty());
     }
 }
+
+/// As many wait as may. A caller that would wait for longer than it may is denied, with the time.
+#[tokio::test(start_paused = true)]
+async fn too_long_a_wait_is_a_denial_also_if_too_many_wait() {
+    let callers = Callers::new(Quota::per_minute(1));
+    assert!(callers.denial(1).await.is_none());
+    let wait = async |most: u64| {
+        let policy = Arc::new(Policy::from(callers.quota).budget());
+        let check = || Check::new([LogId::new(policy.clone(), 1_u64)]);
+        let deadline = Some(Instant::now() + Duration::from_secs(most));
+        let (again, bounds) =
+            (|| Ok::<_, Infallible>(check()), Bounds { deadline, max_waiters: 1 });
+        until_admitted(&callers.waiting, &callers.store, check(), again, bounds).await
+    };
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        wait(5).await
+    };
+    let (first, late) = tokio::join!(wait(100), late);
+    assert!(first.is_ok() && matches!(late, Err(Ended::Denied(_))));
+}

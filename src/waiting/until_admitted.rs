@@ -108,15 +108,17 @@ async fn wait_in_order<S>(
         let index = match (&denied, waiting.behind(&check, ticket)) {
             (Some(denied), _) => longest_full(denied),
             (None, Some(behind)) => {
-                counted = counted.or_else(|| waiting.count(max_waiters));
-                if counted.is_none() {
-                    return Err(Ended::TooManyWaiters(max_waiters, None));
+                // The first in the queue of a single log looks for all.
+                if check.logs.len() > 1 {
+                    counted = counted.or_else(|| waiting.count(max_waiters));
+                    // Meanwhile it has its place in the order, if it may wait, and takes none in the log.
+                    let _place = counted.as_ref().map(|_| {
+                        let log = check.logs[behind].clone();
+                        let waiter = Waiter::new(0, log.policy.clone(), None);
+                        waiting.join((&check.at_cost(0), log), ticket, waiter, None)
+                    });
+                    look(waiting, store, &check, deadline).await?;
                 }
-                // Meanwhile it has its place in the order, and takes none in the log.
-                let log = check.logs[behind].clone();
-                let waiter = Waiter::new(0, log.policy.clone(), None);
-                let _place = waiting.join((&check.at_cost(0), log), ticket, waiter, None);
-                look(waiting, store, &check, deadline).await?;
                 behind
             }
             (None, None) => match decide_or_cancel(store, check.clone(), deadline).await? {
@@ -219,9 +221,8 @@ async fn look<S>(
     check: &Check,
     deadline: Option<Instant>,
 ) -> Result<(), Ended<S>> {
-    // The first in the queue of a single log looks for all. If the store fails, the request's own check decides.
-    if check.logs.len() > 1
-        && let Ok(outcome) = store.peek(check).await
+    // If the store fails, the request's own check decides.
+    if let Ok(outcome) = store.peek(check).await
         && let mut outcome = with_looks(check, outcome, deadline)
         && let Decision::Denied(denied) = Decision::new(check.clone(), outcome.clone())
     {

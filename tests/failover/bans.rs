@@ -196,3 +196,15 @@ async fn ban_in_an_outage_raises_the_level() {
     assert!(admit(&limiter, "mallory").await);
     assert!(banned_for().await.is_some_and(|left| left > HOUR / 2));
 }
+
+/// Redis lifts a ban, and its reply is lost. A repetition would find none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_reply_to_a_lift_denies_no_ban() {
+    let redis = Redis::start().await;
+    let far = Far::from(&redis).await;
+    let bans = Bans::new(policy(), far.store.clone());
+    bans.impose("mallory", HOUR, "spam").await.unwrap();
+    assert!(!bans.lift("somebody else").await.unwrap(), "Redis has the script");
+    far.proxy.drop_replies_to("mallory", 1);
+    assert!(bans.lift("mallory").await.is_err());
+}

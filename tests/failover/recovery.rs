@@ -264,12 +264,11 @@ async fn connection_that_was_closed_while_idle_fails_no_call() {
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 4);
     is_closed().await;
     assert_eq!(limiter.explain("alice").await.unwrap().decided_by, DecidedBy::Store);
-    is_closed().await;
     bans.impose("alice", Duration::from_secs(3600), "by mistake").await.unwrap();
     is_closed().await;
-    assert_eq!(bans.list().await.unwrap().len(), 1);
+    assert!(bans.get("alice").await.unwrap().is_some());
     is_closed().await;
-    assert!(bans.lift("alice").await.unwrap());
+    assert_eq!(bans.list().await.unwrap().len(), 1);
     is_closed().await;
     limiter.reset("alice").await.unwrap();
 }

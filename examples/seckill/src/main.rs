@@ -86,11 +86,13 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     }
     let terms = terms(args, opening);
     // What waits for replicas has a connection on which nothing else waits with it.
-    let mut waiting = commands.clone();
-    if replicas.wanted > 0
-        && let Some(redis) = args.redis.connect().await?
-    {
-        waiting = redis.store.commands();
+    let mut waiting = [commands.clone(), commands.clone()];
+    if replicas.wanted > 0 {
+        for commands in &mut waiting {
+            if let Some(redis) = args.redis.connect().await? {
+                *commands = redis.store.commands();
+            }
+        }
     }
     let on_sale = &args.stock;
     let stock =

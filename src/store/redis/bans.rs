@@ -39,7 +39,8 @@ impl Inner {
         only_longer: bool,
     ) -> Result<Ban, StoreError> {
         let length = (micros(duration), micros(duration), 0);
-        let reply = requests::impose(&self.client, log, length, reason, NOW, only_longer).await?;
+        let client = self.client.once();
+        let reply = requests::impose(&client, log, length, reason, NOW, only_longer).await?;
         // An admission that is under way must not lift it.
         self.denials.forget(std::slice::from_ref(log));
         // The local ban holds in an outage.
@@ -56,7 +57,8 @@ impl Inner {
         command.arg(keys.ban_record(log)).arg(keys.strikes(log)).arg(keys.lift_mark(log));
         let penalty = log.policy.get_penalty();
         command.arg(penalty.map_or(0, |penalty| penalty.longest_us()));
-        let removed = self.client.run(script, &command).await.and_then(|it| read::<u64>(&it));
+        let removed = self.client.once().run(script, &command).await;
+        let removed = removed.and_then(|it| read::<u64>(&it));
         self.forget_ban(log);
         Ok(removed? > 0)
     }

@@ -14,9 +14,6 @@ use crate::error::StoreError;
 use crate::telemetry::{self, Fill, JOURNAL};
 use crate::window::{Check, LogId};
 
-/// How long a task that writes makes no progress until it counts as at rest with its runtime.
-const LONGEST_REST: Duration = Duration::from_secs(5);
-
 /// What a process knows of a request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -61,8 +58,6 @@ pub(super) struct State {
     lost: u64,
     /// The token of the background task. It is dangling when the task is gone.
     task: Weak<()>,
-    /// When it last began to write all.
-    round: Instant,
 }
 
 pub(super) type WriteResult = Option<Result<(), StoreError>>;
@@ -75,8 +70,8 @@ struct Unwritten {
     whole: Option<Whole>,
     /// Whether the ban of the key is to be written.
     has_ban: bool,
-    /// The result of the writer, and when it began. Closed when the writer is gone, also if its task was dropped.
-    writing: Option<(watch::Receiver<WriteResult>, Instant)>,
+    /// The result of the writer. Closed when the writer is gone, also if its task was dropped.
+    writing: Option<watch::Receiver<WriteResult>>,
 }
 
 /// How much of a log was written since a loss.
@@ -106,7 +101,6 @@ impl Journal {
             cleared_at: None,
             lost: 0,
             task: Weak::new(),
-            round: Instant::now(),
         };
         let fill = Fill::new(&JOURNAL, capacity);
         Self { state: Mutex::new(state), logs: AtomicUsize::new(0), fill }
@@ -149,13 +143,11 @@ impl Journal {
 }
 
 impl State {
-    /// Returns the token of the background task if there is no task, or only one at rest.
+    /// Returns the token of the background task if there is no task.
     pub(super) fn claim_task(&mut self) -> Option<Arc<()>> {
-        let is_there = self.task.strong_count() > 0 && self.round.elapsed() < LONGEST_REST;
-        if self.logs.is_empty() || is_there {
+        if self.logs.is_empty() || self.task.strong_count() > 0 {
             return None;
         }
-        self.round = Instant::now();
         let token = Arc::new(());
         self.task = Arc::downgrade(&token);
         Some(token)
@@ -264,8 +256,7 @@ impl State {
         now: Instant,
     ) -> Option<(watch::Receiver<WriteResult>, Option<Writer>)> {
         let unwritten = self.logs.get_mut(log)?;
-        let writing = unwritten.writing.as_ref().filter(|_| unwritten.is_being_written());
-        if let Some((result, _)) = writing {
+        if let Some(result) = unwritten.writing.as_ref().filter(|_| unwritten.is_being_written()) {
             return Some((result.clone(), None));
         }
         unwritten.writing = None;
@@ -276,7 +267,7 @@ impl State {
         }
         let requests = unwritten.requests.iter().take(most).map(|(id, it)| (*id, *it)).collect();
         let (result, writing) = watch::channel(None);
-        unwritten.writing = Some((writing.clone(), now));
+        unwritten.writing = Some(writing.clone());
         let (whole, has_ban) = (unwritten.whole, unwritten.has_ban);
         Some((writing, Some(Writer { log: log.clone(), requests, whole, has_ban, result })))
     }
@@ -308,12 +299,8 @@ impl State {
         writer.result.send_replace(Some(result.clone()));
     }
 
-    /// Returns all logs. If there are none, the background task is over, and also if another one has taken its place.
-    pub(super) fn all_logs(&mut self, token: &Arc<()>) -> Vec<LogId> {
-        if self.task.as_ptr() != Arc::as_ptr(token) {
-            return Vec::new();
-        }
-        self.round = Instant::now();
+    /// Returns all logs. If there are none, the background task is over.
+    pub(super) fn all_logs(&mut self) -> Vec<LogId> {
         if self.logs.is_empty() {
             // Under the lock: what is added from now on starts another task.
             self.task = Weak::new();
@@ -336,10 +323,7 @@ impl Unwritten {
 
     fn is_being_written(&self) -> bool {
         // An error means that the writer is gone.
-        let is_there = |(result, since): &(watch::Receiver<WriteResult>, Instant)| {
-            result.has_changed().is_ok() && since.elapsed() < LONGEST_REST
-        };
-        self.writing.as_ref().is_some_and(is_there)
+        self.writing.as_ref().is_some_and(|result| result.has_changed().is_ok())
     }
 
     /// Drops the requests that no window needs any more, and returns their number. Adds those that were

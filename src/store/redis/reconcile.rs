@@ -89,10 +89,10 @@ impl RedisStore {
     }
 
     /// Writes all logs until nothing is left. This is the background task.
-    async fn write_all(self, token: Arc<()>) {
+    async fn write_all(self, _token: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            let logs = self.0.journal.with(|state| state.all_logs(&token));
+            let logs = self.0.journal.with(State::all_logs);
             if logs.is_empty() {
                 return self.0.journal.report_lost();
             }

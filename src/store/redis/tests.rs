@@ -166,33 +166,6 @@ fn unpolled_runtime_delays_no_other() {
     assert!(result.expect("within five seconds").unwrap().admitted);
 }
 
-/// A runtime comes to rest while it writes a log, or before it has. Redis decides about the log again, and gets what nobody
-/// asks for.
-#[test]
-fn runtime_at_rest_keeps_nothing_from_redis() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (one, other) = (runtime(), runtime());
-    let server = other.block_on(Redis::start());
-    let proxy = other.block_on(Proxy::to(server.port()));
-    let store = other.block_on(store(proxy.url()));
-    proxy.set(Fault::Delay(Duration::from_millis(20)));
-    for key in ["alice", "bob"] {
-        one.block_on(async { assert!(store.decide_as_in_an_outage(&check(key))) });
-    }
-    let begun =
-        async { timeout(Duration::from_millis(5), Store::admit(&store, &check("alice"))).await };
-    assert!(one.block_on(begun).is_err());
-    let begin = std::time::Instant::now();
-    other.block_on(async {
-        let decided_by = async || Store::admit(&store, &check("alice")).await.unwrap().decided_by;
-        let is_known = async || server.keys().await.iter().any(|key| key.contains("bob"));
-        while decided_by().await != DecidedBy::Store || !is_known().await {
-            assert!(begin.elapsed() < Duration::from_secs(20), "Redis replies, and is not used");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    });
-}
-
 /// What comes to be written while a check waits does not concern it.
 #[tokio::test]
 async fn check_does_not_wait_for_later_changes() {

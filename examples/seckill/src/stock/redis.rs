@@ -42,6 +42,7 @@ const MOST_TOGETHER: usize = 128;
 /// Keeps stock and orders in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
     orders: RedisCommands,
+    looks: RedisCommands,
     reads: RedisCommands,
     prefix: String,
     replicas: Replicas,
@@ -52,13 +53,13 @@ pub(crate) struct RedisStock {
     on_sale: HashMap<Sku, OnSale>,
 }
 
-/// A call that waits for replicas, and who wants to know what came of it and how many have it.
-type Job = (Cmd, oneshot::Sender<Result<(Told, u32), StoreError>>);
+/// A call that waits for replicas, since when, and who wants to know what came of it and how many have it.
+type Job = (Cmd, Instant, oneshot::Sender<Result<(Told, u32), StoreError>>);
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
 
 struct OnSale {
-    /// The calls that wait for replicas.
-    jobs: mpsc::UnboundedSender<Job>,
+    /// The calls that wait for replicas, and the looks, which wait behind none of them.
+    jobs: [mpsc::UnboundedSender<Job>; 2],
     /// The seed of the draw, or what stands there instead.
     kept: String,
     draw: Option<Draw>,
@@ -113,17 +114,25 @@ pub(crate) struct Replicas {
 async fn wait_together(
     commands: RedisCommands,
     replicas: Replicas,
+    patience: Duration,
     mut queue: mpsc::UnboundedReceiver<Job>,
 ) {
     let Replicas { wanted, timeout, on_cluster } = replicas;
-    // A call may come while those before it wait.
-    let patience_ms = (timeout.min(STALE) * 2 / 5).as_millis().max(1) as u64;
+    let patience_ms = patience.as_millis().max(1) as u64;
     let mut jobs = Vec::new();
     while queue.recv_many(&mut jobs, MOST_TOGETHER).await > 0 {
         let (mut calls, mut callers) = (pipe(), Vec::with_capacity(jobs.len()));
-        for (call, caller) in jobs.drain(..) {
-            calls.add_command(call);
-            callers.push(caller);
+        for (call, since, caller) in jobs.drain(..) {
+            if since.elapsed() < timeout {
+                calls.add_command(call);
+                callers.push(caller);
+            } else {
+                // Whoever has sent it was told that it has failed.
+                let _ = caller.send(Err(StoreError::Overloaded));
+            }
+        }
+        if callers.is_empty() {
+            continue;
         }
         calls.cmd("WAIT").arg(wanted).arg(patience_ms);
         if !on_cluster {
@@ -167,10 +176,10 @@ impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock, its draw and its orders, so a server
     /// may be restarted at any time. One that Redis has lost is an error.
     ///
-    /// The connection of the orders must be their own if replicas are waited for, because `WAIT` holds up what is sent
-    /// after it.
+    /// The connections of the orders, and of what looks whether they can be safe, must be their own if replicas
+    /// are waited for, because `WAIT` holds up what is sent after it.
     pub(crate) async fn open(
-        orders: RedisCommands,
+        [orders, looks]: [RedisCommands; 2],
         reads: RedisCommands,
         prefix: &str,
         on_sale: &[(Sku, u32)],
@@ -179,6 +188,7 @@ impl RedisStock {
     ) -> Result<Arc<Self>, StockError> {
         let mut stock = Self {
             orders,
+            looks,
             reads,
             prefix: prefix.to_owned(),
             replicas,
@@ -195,14 +205,20 @@ impl RedisStock {
                 break;
             }
         }
-        let wait = || {
+        let wait = |commands: &RedisCommands, patience| {
             let (jobs, queue) = mpsc::unbounded_channel();
-            tokio::spawn(wait_together(stock.orders.clone(), replicas, queue));
+            tokio::spawn(wait_together(commands.clone(), replicas, patience, queue));
             jobs
         };
-        let all = wait();
+        // A call may come while those before it wait. On a Cluster the looks of a node do so one after the other.
+        let patience = replicas.timeout.min(STALE) * 2 / 5;
+        let one_of_all = STALE / on_sale.len() as u32 / 2;
+        let of_looks = if replicas.on_cluster { patience.min(one_of_all) } else { patience };
+        let (orders, looks) = (stock.orders.clone(), stock.looks.clone());
+        let queues = || [wait(&orders, patience), wait(&looks, of_looks)];
+        let all = queues();
         for (sku, pieces) in on_sale {
-            let jobs = if replicas.on_cluster { wait() } else { all.clone() };
+            let jobs = if replicas.on_cluster { queues() } else { all.clone() };
             let put = stock.put_on_sale(sku, *pieces, jobs).await?;
             stock.on_sale.insert(sku.clone(), put);
         }
@@ -218,7 +234,7 @@ impl RedisStock {
         &self,
         sku: &Sku,
         pieces: u32,
-        jobs: mpsc::UnboundedSender<Job>,
+        jobs: [mpsc::UnboundedSender<Job>; 2],
     ) -> Result<OnSale, StockError> {
         let [stock, draw] = ["stock", "draw"].map(|what| self.key(sku, what));
         let mode = if self.terms.draws { Draw::seed() } else { FIRST_COME.to_owned() };
@@ -274,7 +290,7 @@ impl RedisStock {
             // more is left.
             let mut mark = redis::cmd("SET");
             mark.arg(self.key(sku, "stock")).arg(LOST).arg("NX");
-            let _ = self.orders.query::<Value>(&mark).await;
+            let _ = self.looks.query::<Value>(&mark).await;
         }
         let mut seen = lock(seen);
         match &looked {
@@ -374,13 +390,13 @@ impl RedisStock {
         let wanted = self.replicas.wanted;
         let (told, confirmed): (Told, u32) = if !is_read(op) && wanted > 0 {
             // A look brings the script to a new master.
-            let mut call = match &**op {
-                "tick" => redis::cmd("EVAL").arg(SALE).to_owned(),
-                _ => redis::cmd("EVALSHA").arg(self.hash.get_hash()).to_owned(),
+            let (mut call, jobs) = match &**op {
+                "tick" => (redis::cmd("EVAL").arg(SALE).to_owned(), &jobs[1]),
+                _ => (redis::cmd("EVALSHA").arg(self.hash.get_hash()).to_owned(), &jobs[0]),
             };
             call.arg(keys.len()).arg(&keys).arg(&arguments);
             let (caller, told) = oneshot::channel();
-            let _ = jobs.send((call, caller));
+            let _ = jobs.send((call, Instant::now(), caller));
             told.await.map_err(|_| StoreError::Unavailable)??
         } else {
             (self.reads.script(&self.script, &keys, &arguments).await?, wanted)

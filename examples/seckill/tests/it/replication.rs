@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::Server;
-use test_support::{MASTER, Redis, Sentinel, eventually};
+use test_support::{Cluster, MASTER, Redis, Sentinel, eventually};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -280,4 +280,46 @@ async fn levels_of_many_skus_are_shown_without_replicas() {
         assert_eq!(server.get("/seckill/sku-5").await.status, 200);
     }
     assert!(server.get("/readyz").await.body.contains("0 of 1 replicas"));
+}
+
+/// The level is shown all the same, and who has a 503 does not buy long after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_that_no_replica_confirms_delays_no_look() {
+    let redis = Redis::start().await;
+    let server = waiting_for(&redis, "1", &["--stock", "iphone=9999"]);
+    let order = |user| server.spawn(server.order_request("iphone", &format!("user-{user}")));
+    let (mut answers, orders) = (Vec::new(), (0..1200).map(order).collect::<Vec<_>>());
+    for order in orders {
+        answers.push(order.await.unwrap());
+    }
+    assert_eq!(count(&answers, 503), 1200);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let sold = async || redis.run::<usize>(&["HLEN", "seckill:{iphone}:orders"]).await;
+    let before = sold().await;
+    for _ in 0..20 {
+        assert_eq!(server.get("/seckill/iphone").await.status, 200);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(sold().await, before);
+}
+
+/// Each SKU waits by itself there, and those of a node one after the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_are_shown_while_a_cluster_has_no_replicas() {
+    let mut cluster = Cluster::with_replicas(1).await;
+    let skus: Vec<String> = (0..60).map(|number| format!("--stock=sku-{number}=5")).collect();
+    let mut flags: Vec<&str> = skus.iter().map(String::as_str).collect();
+    let urls: Vec<String> = cluster.nodes[..3].iter().map(Redis::url).collect();
+    urls.iter().for_each(|url| flags.extend(["--redis", url]));
+    let server = alone(&[&flags[..], &["--min-replicas", "1"]].concat());
+    assert_eq!(server.order("sku-1", "alice").await.status, 201);
+    cluster.nodes.truncate(3);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let mut shown = 0;
+    for number in 0..60 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let level = server.get(&format!("/seckill/sku-{number}")).await;
+        shown += usize::from(level.status == 200);
+    }
+    assert!(shown >= 50, "{shown} of 60");
 }
