@@ -83,8 +83,8 @@ use crate::window::{
 ///
 /// ## The Redis server
 ///
-/// - `maxmemory-policy noeviction`: a server that evicts logs admits too many. When it connects, the store warns of one that may. A
-///   server whose memory is full refuses new logs, and then the failure policy decides about their keys.
+/// - `maxmemory-policy noeviction`: a server that evicts logs admits too many. When it connects, the store warns of one
+///   that may. A server whose memory is full refuses new logs, and then the failure policy decides about their keys.
 /// - `lazyfree-lazy-expire yes`, the default of Valkey: otherwise Redis stands still while it frees a long log that
 ///   has expired, about 0.1 s for one of 500,000 entries.
 ///
