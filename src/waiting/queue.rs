@@ -212,11 +212,16 @@ fn too_long(
         return None;
     }
     // Under other quotas, such as those of a larger plan, all that is known is the wait of the first one.
-    let is_same = denial.0.check().logs[0].policy.quotas() == waiter.policy.quotas();
+    let is_same = has_quotas_of(&waiter.policy, &denial.0);
     let (before, cost) = if is_same { (before, waiter.cost) } else { (0, 0) };
     let (wait_us, _) = wait_behind(denial, before, cost)?;
     let told = told_behind(denial, before, cost)?;
     (wait_us > longest).then(|| denied_behind(denial, told, now))
+}
+
+/// Returns whether a denial in a queue is one under the quotas of a policy, and not under those of another plan or of before.
+pub(super) fn has_quotas_of(policy: &Policy, denied: &Denied) -> bool {
+    denied.check().logs[0].policy.quotas() == policy.quotas()
 }
 
 /// Returns how long after the denial of the first waiter a request has room at the earliest, behind
@@ -230,8 +235,7 @@ fn wait_behind((denied, _): &(Denied, Instant), before: u64, cost: u32) -> Optio
     let quotas = denied.usage().quotas().enumerate();
     let waits = quotas.map(|(index, (policy, quota, state))| {
         // A request in flight may be over at any time, and those before it may have its value.
-        let is_unknown = matches!(policy.counts(), Counts::InFlight | Counts::Distinct);
-        let window_us = if is_unknown { 0 } else { quota.window_us() };
+        let window_us = if policy.refreshes() { 0 } else { quota.window_us() };
         (windows(quota.limit()).saturating_mul(window_us), state.wait(), index)
     });
     let (windows_us, _, index) = waits.max()?;
@@ -248,8 +252,7 @@ fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u6
         let first_cost = denial.0.check().cost_in(0);
         let free = if state.is_full() { first_cost } else { state.remaining() };
         let beyond = places.saturating_sub(u64::from(free));
-        let is_known = !matches!(policy.counts(), Counts::InFlight | Counts::Distinct);
-        if beyond == 0 || !is_known {
+        if beyond == 0 || policy.refreshes() {
             return None;
         }
         let (limit, window_us) = (u64::from(quota.limit()), quota.window_us());

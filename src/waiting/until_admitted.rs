@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::queue::{Turn, Waiter};
+use super::queue::{Turn, Waiter, has_quotas_of};
 use super::{WaitError, Waiting};
 use crate::error::StoreError;
 use crate::policy::Counts;
@@ -257,7 +257,7 @@ pub(crate) async fn denied_behind(
     behind: &[(LogId, Denied)],
 ) -> Result<Denied, StoreError> {
     let first = behind[0].1.clone();
-    if check.logs.len() == 1 && has_quotas_of(&check.logs[0], &first) {
+    if check.logs.len() == 1 && has_quotas_of(&check.logs[0].policy, &first) {
         report(&Decision::Denied(first.clone()), false);
         return Ok(first);
     }
@@ -273,18 +273,13 @@ pub(crate) async fn denied_behind(
     }
 }
 
-/// Returns whether a denial of a log is one under the same quotas, and not under those of another plan or of before.
-fn has_quotas_of(log: &LogId, denied: &Denied) -> bool {
-    denied.check().logs[0].policy.quotas() == log.policy.quotas()
-}
-
 /// Makes an outcome's waits as long as those behind others that wait for logs. What these take in other logs, or under other
 /// quotas, leaves a window after the last of them.
 fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(LogId, Denied)]) {
     let told_us = behind.iter().map(|(_, it)| micros(it.retry_after())).max().unwrap_or(0);
     for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
         let mut here = behind.iter().filter(|(it, _)| it == log).map(|(_, denied)| denied);
-        if let Some(denied) = here.clone().find(|denied| has_quotas_of(log, denied)) {
+        if let Some(denied) = here.clone().find(|denied| has_quotas_of(&log.policy, denied)) {
             let waits = denied.usage().quotas().map(|(_, _, state)| state.wait_us);
             for (state, wait_us) in outcome.quotas_mut().iter_mut().zip(waits) {
                 state.wait_us = state.wait_us.max(wait_us);
@@ -292,9 +287,9 @@ fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(Log
             continue;
         }
         let of_others = waiting.taken().get(log).copied().unwrap_or(0);
-        let is_known = !matches!(log.policy.counts(), Counts::InFlight | Counts::Distinct);
+        let is_known = !log.policy.refreshes() && cost > 0 && of_others > 0;
         let states = log.policy.quotas().iter().zip(outcome.quotas_mut());
-        for (quota, state) in states.filter(|_| is_known && cost > 0 && of_others > 0) {
+        for (quota, state) in states.filter(|_| is_known) {
             let free = if state.is_full() { 0 } else { state.remaining() };
             let beyond = (of_others + u64::from(cost)).saturating_sub(free.into());
             if beyond > 0 {

@@ -41,7 +41,6 @@ const MOST_TOGETHER: usize = 128;
 
 /// Keeps stock and orders in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
-    orders: RedisCommands,
     looks: RedisCommands,
     reads: RedisCommands,
     prefix: String,
@@ -140,18 +139,15 @@ async fn wait_together(
             calls.ignore_errors();
         }
         let made = commands.pipeline::<Vec<RedisResult<Value>>>(&calls).await;
-        let mut made = made.map_err(after_all);
-        let confirmed = match &mut made {
-            Ok(replies) => replies.pop().map_or(Ok(0), reading::<u32>),
-            Err(error) => Err(error.clone()),
-        };
-        let replies = made.unwrap_or_default().into_iter().map(Some).chain(std::iter::repeat(None));
-        for (caller, reply) in callers.into_iter().zip(replies) {
-            let told = confirmed.clone().and_then(|confirmed| {
-                let reply = reply.ok_or_else(|| malformed("expected a reply to each call"))?;
-                Ok((reading(reply)?, confirmed))
-            });
-            let _ = caller.send(told);
+        match made.map_err(after_all) {
+            Ok(mut replies) => {
+                let confirmed = replies.pop().map_or(Ok(0), reading::<u32>);
+                for (caller, reply) in callers.into_iter().zip(replies) {
+                    let told = reading(reply).and_then(|told| Ok((told, confirmed.clone()?)));
+                    let _ = caller.send(told);
+                }
+            }
+            Err(error) => callers.into_iter().for_each(|it| drop(it.send(Err(error.clone())))),
         }
     }
 }
@@ -187,7 +183,6 @@ impl RedisStock {
         terms: Terms,
     ) -> Result<Arc<Self>, StockError> {
         let mut stock = Self {
-            orders,
             looks,
             reads,
             prefix: prefix.to_owned(),
@@ -214,7 +209,7 @@ impl RedisStock {
         let patience = replicas.timeout.min(STALE) * 2 / 5;
         let one_of_all = STALE / on_sale.len() as u32 / 2;
         let of_looks = if replicas.on_cluster { patience.min(one_of_all) } else { patience };
-        let (orders, looks) = (stock.orders.clone(), stock.looks.clone());
+        let looks = stock.looks.clone();
         let queues = || [wait(&orders, patience), wait(&looks, of_looks)];
         let all = queues();
         for (sku, pieces) in on_sale {
@@ -397,7 +392,7 @@ impl RedisStock {
             call.arg(keys.len()).arg(&keys).arg(&arguments);
             let (caller, told) = oneshot::channel();
             let _ = jobs.send((call, Instant::now(), caller));
-            told.await.map_err(|_| StoreError::Unavailable)??
+            told.await.map_err(|_| malformed("expected a reply to each call"))??
         } else {
             (self.reads.script(&self.script, &keys, &arguments).await?, wanted)
         };

@@ -22,11 +22,16 @@ const LAG: Duration = Duration::from_millis(20);
 async fn replica_of(master: &Redis) -> (Redis, Proxy) {
     let (replica, way) = (Redis::start().await, Proxy::to(master.port()).await);
     replica.run::<()>(&["REPLICAOF", "127.0.0.1", &way.port().to_string()]).await;
-    let info = async || replica.run::<String>(&["INFO", "replication"]).await;
-    let is_up = async || info().await.contains("master_link_status:up");
-    eventually("the replica follows", is_up).await;
+    replica.says("replication", "master_link_status:up").await;
     way.set(Fault::Delay(LAG));
     (replica, way)
+}
+
+/// Has two servers change places.
+async fn fail_over(from: &Redis, to: &Redis) {
+    to.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    from.run::<()>(&["REPLICAOF", "127.0.0.1", &to.port().to_string()]).await;
+    from.says("replication", "master_link_status:up").await;
 }
 
 fn waiting_for(master: &Redis, replicas: &str, more: &[&str]) -> Server {
@@ -131,15 +136,8 @@ async fn a_failover_that_loses_no_answer_is_no_loss() {
     let bob = servers[1].order("iphone", "bob").await;
     assert_eq!(bob.problem(503), "/problems/not-replicated");
     servers[0].order("iphone", "carol").await;
-    let follow = async |from: &Redis, to: &Redis| {
-        to.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-        from.run::<()>(&["REPLICAOF", "127.0.0.1", &to.port().to_string()]).await;
-        let info = async || from.run::<String>(&["INFO", "replication"]).await;
-        eventually("it follows", async || info().await.contains("master_link_status:up")).await;
-    };
-    // A failover to the replica, and back.
-    follow(&master, &replica).await;
-    follow(&replica, &master).await;
+    fail_over(&master, &replica).await;
+    fail_over(&replica, &master).await;
     let orders = ["HLEN", "seckill:{iphone}:orders"];
     assert_eq!(master.run::<usize>(&orders).await, 1, "the only one that was answered with 201");
     for (server, user) in [(0, "dave"), (1, "erin")] {
@@ -253,12 +251,8 @@ async fn an_entry_of_who_has_paid_says_nothing_of_the_replicas() {
     let uuid = "00000000-0000-4000-8000-000000000001";
     sale(&master, "seckill:{iphone}", "order", &["", "0", "0", "bob", uuid]).await;
     by(&server, "alice", "POST", "/seckill/iphone/entries").await;
-    for (from, to) in [(&master, &replica), (&replica, &master)] {
-        to.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-        from.run::<()>(&["REPLICAOF", "127.0.0.1", &to.port().to_string()]).await;
-        let info = async || from.run::<String>(&["INFO", "replication"]).await;
-        eventually("it follows", async || info().await.contains("master_link_status:up")).await;
-    }
+    fail_over(&master, &replica).await;
+    fail_over(&replica, &master).await;
     let is_ready = async || {
         let ready = server.get("/readyz").await;
         assert!(!ready.body.contains("Redis has lost"), "{}", ready.body);
