@@ -50,9 +50,8 @@ type Queues = HashMap<LogId, Queue, RandomState>;
 pub(crate) struct Waiting {
     count: AtomicUsize,
     tickets: AtomicU64,
+    /// Of each log in which one that waits takes a place, for whatever log it waits.
     queues: Mutex<Queues>,
-    /// How many places those that wait, for whatever log, take in each of their logs.
-    taken: Mutex<HashMap<LogId, u64, RandomState>>,
 }
 
 impl Waiting {
@@ -103,11 +102,11 @@ impl Waiting {
         denied: Option<Denied>,
     ) -> Place<'_> {
         let takes: Vec<_> = check.costs().map(|(log, cost)| (log.clone(), cost.into())).collect();
-        let mut taken = self.taken();
-        takes.iter().for_each(|(log, places)| *taken.entry(log.clone()).or_default() += places);
-        drop(taken);
         let waiter = Arc::new(waiter);
         let mut queues = self.lock();
+        for (log, places) in &takes {
+            queues.entry(log.clone()).or_default().taken += places;
+        }
         let queue = queues.entry(log.clone()).or_default();
         queue.insert(ticket, waiter.clone());
         if let Some(denied) = denied {
@@ -117,8 +116,9 @@ impl Waiting {
         Place { waiting: self, log, takes, ticket, waiter, is_admitted: false }
     }
 
-    fn taken(&self) -> MutexGuard<'_, HashMap<LogId, u64, RandomState>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns how many places those that wait, for whatever log, take in a log.
+    fn taken(&self, log: &LogId) -> u64 {
+        self.lock().get(log).map_or(0, |queue| queue.taken)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -179,17 +179,12 @@ impl Drop for Place<'_> {
         let mut queues = self.waiting.lock();
         if let Some(queue) = queues.get_mut(&self.log) {
             queue.remove(self.ticket, self.is_admitted);
-            if queue.is_empty() {
-                queues.remove(&self.log);
-            }
         }
-        drop(queues);
-        let mut taken = self.waiting.taken();
         for (log, places) in &self.takes {
-            if let Entry::Occupied(mut of_all) = taken.entry(log.clone()) {
-                *of_all.get_mut() -= places;
-                if *of_all.get() == 0 {
-                    of_all.remove();
+            if let Entry::Occupied(mut queue) = queues.entry(log.clone()) {
+                queue.get_mut().taken -= places;
+                if queue.get().is_empty() {
+                    queue.remove();
                 }
             }
         }

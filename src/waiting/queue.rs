@@ -61,6 +61,8 @@ pub(super) struct Queue {
     waiters: BTreeMap<u64, Arc<Waiter>>,
     /// How many places all waiters take.
     places: u64,
+    /// The same with those that wait for another log and take places here too.
+    pub(super) taken: u64,
     /// When the first waiter checks. At once if there is no instant.
     next_check: Option<Instant>,
     /// The last denial of the first waiter, about this log alone, and when it arrived. The waiters behind it
@@ -69,8 +71,9 @@ pub(super) struct Queue {
 }
 
 impl Queue {
+    /// Returns whether nobody waits here, or takes a place.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
+        self.waiters.is_empty() && self.taken == 0
     }
 
     /// Returns whether a caller with an earlier ticket waits.

@@ -286,7 +286,7 @@ fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(Log
             }
             continue;
         }
-        let of_others = waiting.taken().get(log).copied().unwrap_or(0);
+        let of_others = waiting.taken(log);
         let is_known = !log.policy.refreshes() && cost > 0 && of_others > 0;
         let states = log.policy.quotas().iter().zip(outcome.quotas_mut());
         for (quota, state) in states.filter(|_| is_known) {
