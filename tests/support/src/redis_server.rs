@@ -1,6 +1,6 @@
 //! A `redis-server` process.
 
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -14,17 +14,11 @@ use crate::{Process, eventually};
 
 /// How long a server may take to answer after it was started.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How many free ports to try before giving up.
-const PORTS: usize = 20;
 
 /// A server without persistence on a port of its own. A test can kill it, stop it and start it again.
-///
-/// Tests run side by side, and between the choice of a free port and the start of the server another
-/// test may take that port. So a server counts as started only if it answers with the process id of
-/// the child. Otherwise another port is tried.
 pub struct Redis {
     options: Options,
-    port: u16,
+    port: Port,
     directory: TempDir,
     process: Process,
 }
@@ -60,36 +54,21 @@ impl Redis {
             arguments: arguments.iter().map(ToString::to_string).collect(),
             environment: environment.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
         };
-        for _ in 0..PORTS {
-            let (port, directory) = (free_port(), tempfile::tempdir().unwrap());
-            let process = spawn(port, &directory, &options);
-            let mut redis = Self { options: options.clone(), port, directory, process };
-            let deadline = Instant::now() + PATIENCE;
-            while redis.process.exited().is_none() {
-                match redis.process_id().await {
-                    Some(id) if id == redis.process.id() => {
-                        redis.ready().await;
-                        return redis;
-                    }
-                    // The port belongs to another server.
-                    Some(_) => break,
-                    None => {}
-                }
-                assert!(Instant::now() < deadline, "redis-server does not answer");
-                sleep(Duration::from_millis(10)).await;
-            }
-        }
-        panic!("redis-server does not start on a free port");
+        let (port, directory) = (Port::free(), tempfile::tempdir().unwrap());
+        let process = spawn(port.number, &directory, &options);
+        let redis = Self { options, port, directory, process };
+        redis.ready().await;
+        redis
     }
 
     /// Returns the port.
     pub fn port(&self) -> u16 {
-        self.port
+        self.port.number
     }
 
     /// Returns the URL.
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://127.0.0.1:{}", self.port())
     }
 
     /// Kills the server as the kernel does when memory runs out.
@@ -100,7 +79,7 @@ impl Redis {
     /// Starts the server again, on its port and with its files, without waiting for it.
     pub fn start_again(&mut self) {
         self.process.kill();
-        self.process = spawn(self.port, &self.directory, &self.options);
+        self.process = spawn(self.port(), &self.directory, &self.options);
     }
 
     /// Kills the server and starts it again, and waits until it answers.
@@ -176,7 +155,7 @@ impl Redis {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Some(id) = self.process_id().await {
-                assert_eq!(id, self.process.id(), "port {} is taken", self.port);
+                assert_eq!(id, self.process.id(), "port {} is taken", self.port());
                 if self.try_run::<()>(&["PING"]).await.is_ok() {
                     return;
                 }
@@ -232,15 +211,25 @@ impl Redis {
     }
 }
 
-/// Returns a port that is free now, and whose neighbour 10,000 above it a Cluster node may have too.
+/// A port for a server, and its neighbour 10,000 above it for the bus of a Cluster.
 ///
-/// Both lie below the ports that systems choose by themselves for outgoing connections: otherwise
-/// such a connection could take the port of a server while it is down.
-fn free_port() -> u16 {
-    loop {
-        let port = fastrand::u16(10_000..20_000);
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
+/// Tests run side by side, in several processes. The port is taken by its socket for UDP, which Redis does not use: so no
+/// other test gets it while the server is down. Both ports lie below those that systems choose by themselves for
+/// outgoing connections.
+struct Port {
+    number: u16,
+    _taken: UdpSocket,
+}
+
+impl Port {
+    fn free() -> Self {
+        loop {
+            let number = fastrand::u16(10_000..20_000);
+            if let Ok(taken) = UdpSocket::bind(("127.0.0.1", number))
+                && TcpListener::bind(("127.0.0.1", number)).is_ok()
+            {
+                return Self { number, _taken: taken };
+            }
         }
     }
 }
