@@ -12,6 +12,7 @@ use redis::{Cmd, FromRedisValue, RedisResult, Script, Value, pipe};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
@@ -218,9 +219,17 @@ impl RedisStock {
             stock.on_sale.insert(sku.clone(), put);
         }
         let stock = Arc::new(stock);
+        let mut looks = JoinSet::new();
         for (sku, _) in on_sale {
-            stock.look(sku).await?;
-            tokio::spawn(Arc::clone(&stock).follow(sku.clone()));
+            let (stock, sku) = (Arc::clone(&stock), sku.clone());
+            looks.spawn(async move {
+                stock.look(&sku).await?;
+                tokio::spawn(stock.follow(sku));
+                Ok::<(), StockError>(())
+            });
+        }
+        while let Some(looked) = looks.join_next().await {
+            looked.map_err(malformed)??;
         }
         Ok(stock)
     }
