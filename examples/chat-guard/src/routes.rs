@@ -5,10 +5,10 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::middleware::from_extractor;
+use axum::middleware::{from_extractor, map_response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use example_support::problem::{Problem, WholeBody, with_fallbacks};
+use example_support::problem::{Problem, WholeBody, no_store, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::{Key, MemoryStore, Policy, SlidingWindowLayer, key};
@@ -41,6 +41,7 @@ pub(crate) fn routes(chat: Chat, quota: Policy) -> Router {
     let routes = Router::new()
         .route("/rooms/{room}/messages", messages(Place::Room))
         .route("/private/{peer}", messages(Place::Private))
+        .layer(map_response(no_store))
         .route("/healthz", get(|| async { "ok" }))
         .layer(DefaultBodyLimit::max(LONGEST_BODY));
     with_fallbacks(routes).with_state(chat)
@@ -72,7 +73,8 @@ fn say(
 
 /// Reads the name of a user or a room: one that a key does not hash, so that an operator can read whose it is.
 pub(crate) fn name(text: &str) -> Result<String, &'static str> {
-    let fits = !text.is_empty() && Key::from(text).as_bytes() == text.as_bytes();
+    let is_dots = text == "." || text == "..";
+    let fits = !text.is_empty() && !is_dots && Key::from(text).as_bytes() == text.as_bytes();
     let error = "a name is 1 to 128 bytes of UTF-8, and does not begin with sha256:";
     if fits { Ok(text.to_owned()) } else { Err(error) }
 }

@@ -285,6 +285,9 @@ async fn only_the_two_of_a_pair_read_what_is_private() {
     for path in ["/private/alice", "/private/bob", "/private/eve"] {
         assert!(seen(&server, path, "eve").await.is_empty(), "{path}");
         server.get(path).await.problem(401);
+        // A cache in front would show it to others.
+        let read = server.send(server.request("GET", path).header("x-user-id", "eve")).await;
+        assert_eq!(read.header("cache-control"), Some("no-store"));
     }
 }
 
@@ -302,8 +305,10 @@ async fn a_message_is_anything_with_a_text() {
     let huge = json!({ "text": "x".repeat(10_000) }).to_string();
     post(&server, ROOM, "alice", &huge).await.problem(413);
     server.send_body(server.request("POST", ROOM), HELLO).await.problem(401);
-    // A key of this form is hashed, so that no operator could read who it is.
-    assert_eq!(post(&server, ROOM, "sha256:me", HELLO).await.problem(400), "/problems/bad-user");
+    // A key of this form is hashed, so that no operator could read who it is, and dots are no part of a URL.
+    for user in ["sha256:me", "..", "."] {
+        assert_eq!(post(&server, ROOM, user, HELLO).await.problem(400), "/problems/bad-user");
+    }
     let both = server.request("POST", ROOM).header("x-user-id", "a").header("x-user-id", "b");
     assert_eq!(server.send_body(both, HELLO).await.problem(400), "/problems/bad-user");
     post(&server, "/private/%ff", "alice", HELLO).await.problem(400);

@@ -2,6 +2,7 @@
 //! changes policies on every server.
 
 use std::fmt::Display;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
@@ -11,6 +12,7 @@ use axum::routing::{get, put};
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tower_sliding_window::key::peer_ip;
 use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter, PolicyHandle};
 
 use crate::live;
@@ -149,9 +151,13 @@ async fn explain(
     query: Result<Query<OfPolicy>, QueryRejection>,
     path: PathText,
 ) -> Result<Json<Explanation>, Problem> {
-    let key = Key::from(&user(path)?);
+    let user = user(path)?;
     let Query(OfPolicy { policy }) = query.map_err(|_| unknown_policy())?;
-    let policy = fleet.set().of(policy.as_deref().unwrap_or(USER), &key);
+    let policy = policy.as_deref().unwrap_or(USER);
+    // The log of an IPv6 address is that of its network.
+    let address = user.as_str().parse::<IpAddr>().ok().filter(|_| policy != USER);
+    let key = address.map_or_else(|| Key::from(&user), |it| peer_ip().key_of(it));
+    let policy = fleet.set().of(policy, &key);
     Ok(Json(limiter(policy.ok_or_else(unknown_policy)?).explain(key).await?))
 }
 

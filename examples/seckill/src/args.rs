@@ -211,7 +211,11 @@ fn nat(text: &str) -> Result<(IpNet, u32), &'static str> {
     let error = "write CIDR=USERS, such as 100.64.0.0/10=500, with one user or more";
     let (net, users) = text.split_once('=').ok_or(error)?;
     let users: NonZeroU32 = users.parse().map_err(|_| error)?;
-    Ok((net.parse().map_err(|_| error)?, users.get()))
+    let net = net.parse().map_err(|_| error)?;
+    if matches!(net, IpNet::V6(net) if net.prefix_len() > 64) {
+        return Err("the addresses of an IPv6 network of 64 bits count as one: write 64 or fewer");
+    }
+    Ok((net, users.get()))
 }
 
 /// Reads a SKU and how many pieces of it there are, written `SKU=COUNT`.

@@ -37,7 +37,7 @@ impl FromStr for Sku {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-        let fits = (1..=64).contains(&text.len()) && text.bytes().all(allowed);
+        let fits = (1..=64).contains(&text.len()) && text.bytes().all(allowed) && !is_dots(text);
         let error = || format!("the SKU {text:?} is not 1 to 64 characters of A-Z a-z 0-9 _ . -");
         if fits { Ok(Self(text.to_owned())) } else { Err(error()) }
     }
@@ -81,11 +81,17 @@ impl UserId {
     }
 }
 
+/// Tells whether clients leave this out of a URL.
+fn is_dots(text: &str) -> bool {
+    text == "." || text == ".."
+}
+
 /// Tells whether a user id can't stand for two users: a key of more than 128 bytes, or one that looks like
 /// a hash, is kept as its hash, and the replacement character stands for bytes that could not be decoded.
 fn is_user_id(id: &[u8]) -> bool {
     let text = str::from_utf8(id).unwrap_or_default();
     (1..=LONGEST_USER_ID).contains(&text.len())
+        && !is_dots(text)
         && !text.starts_with("sha256:")
         && !text.contains(char::REPLACEMENT_CHARACTER)
 }

@@ -23,6 +23,8 @@ use example_support::policies::{PolicySet, SharedPolicies};
 pub(crate) const USER: &str = "user";
 const IP: &str = "ip";
 const ACCOUNTS: &str = "accounts";
+/// How often an address may look up orders and entries on each server.
+const READS_OF_ADDRESS: Quota = Quota::per_minute(1000);
 /// How long a log keeps its entries at least. It makes the log of a policy depend on the present quotas alone,
 /// so that servers that were started before and after a change share it.
 const KEPT: Duration = Duration::from_secs(60);
@@ -48,6 +50,8 @@ pub(crate) struct Limits {
 struct Network {
     ip: Option<PolicyHandle>,
     accounts: Option<PolicyHandle>,
+    /// Kept in this process.
+    reads: Option<PolicyHandle>,
 }
 
 impl Limits {
@@ -67,6 +71,7 @@ impl Limits {
         let mut networks = vec![Network {
             ip: ip.as_ref().map(|(_, handle)| handle.clone()),
             accounts: args.accounts.map(accounts),
+            reads: args.ip_quota.as_ref().map(|_| reads(READS_OF_ADDRESS)),
         }];
         for ((_, users), usual) in args.nat.iter().zip(args.accounts.iter().cycle()) {
             let more = |quota: &Quota| {
@@ -78,7 +83,8 @@ impl Limits {
                 PolicyHandle::new(quotas.fold(Policy::new(IP), Policy::quota).keep_for(KEPT))
             });
             let accounts = Some(accounts(Quota::new(*users, usual.window())));
-            networks.push(Network { ip, accounts });
+            let reads = args.ip_quota.as_ref().map(|_| reads(more(&READS_OF_ADDRESS)));
+            networks.push(Network { ip, accounts, reads });
         }
         let nets = args.nat.iter().map(|(net, _)| *net).collect();
         Ok(Self { user: limit(user)?, ip, nets, networks })
@@ -92,19 +98,8 @@ impl Limits {
         address: &IpExtractor,
         user: Option<impl KeyExtractor + Clone>,
     ) -> SlidingWindowLayer {
-        for (number, Network { ip, accounts }) in self.networks.iter().enumerate() {
-            let (nets, address) = (Arc::clone(&self.nets), address.clone());
-            let here = move |parts: &Parts| {
-                if parts.extensions.get::<Ticket>().is_some() {
-                    return Err(KeyError::NotApplicable);
-                }
-                let key = address.extract(parts)?;
-                if network_of(&nets, &key) == number {
-                    Ok(key)
-                } else {
-                    Err(KeyError::NotApplicable)
-                }
-            };
+        for (number, Network { ip, accounts, .. }) in self.networks.iter().enumerate() {
+            let here = self.here(number, address);
             if let Some(ip) = ip {
                 layer = layer.rule(ip, here.clone());
             }
@@ -115,9 +110,36 @@ impl Limits {
         layer
     }
 
+    /// Adds the rules of addresses for those that look up orders and entries.
+    pub(crate) fn of_readers(
+        &self,
+        mut layer: SlidingWindowLayer,
+        address: &IpExtractor,
+    ) -> SlidingWindowLayer {
+        for (number, network) in self.networks.iter().enumerate() {
+            if let Some(reads) = &network.reads {
+                layer = layer.rule(reads, self.here(number, address));
+            }
+        }
+        layer
+    }
+
+    /// Finds the addresses of one network. A request with a ticket has none.
+    fn here(&self, number: usize, address: &IpExtractor) -> impl KeyExtractor + Clone + use<> {
+        let (nets, address) = (Arc::clone(&self.nets), address.clone());
+        move |parts: &Parts| {
+            if parts.extensions.get::<Ticket>().is_some() {
+                return Err(KeyError::NotApplicable);
+            }
+            let key = address.extract(parts)?;
+            let is_here = network_of(&nets, &key) == number;
+            if is_here { Ok(key) } else { Err(KeyError::NotApplicable) }
+        }
+    }
+
     /// Returns the policy of that name that holds for a user or an address.
     pub(crate) fn of(&self, name: &str, key: &Key) -> Option<PolicyHandle> {
-        let Network { ip, accounts } = &self.networks[network_of(&self.nets, key)];
+        let Network { ip, accounts, .. } = &self.networks[network_of(&self.nets, key)];
         match name {
             USER => Some(self.user()),
             IP => ip.clone(),
@@ -164,6 +186,10 @@ impl PolicySet for Limits {
         }
         Ok(())
     }
+}
+
+fn reads(quota: Quota) -> PolicyHandle {
+    PolicyHandle::new(Policy::new("read-ip").quota(quota))
 }
 
 fn accounts(quota: Quota) -> PolicyHandle {

@@ -8,7 +8,7 @@ use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::header::LOCATION;
 use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
-use axum::middleware::from_fn_with_state;
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
@@ -28,11 +28,10 @@ use crate::policies::Limits;
 use crate::ready::readyz;
 use crate::stock::{Call, Outcome, Reply, Stock, StockError, Terms};
 use example_support::admin::{AdminError, guarded};
-use example_support::problem::{Problem, WholeBody, with_fallbacks};
+use example_support::problem::{Problem, WholeBody, no_store, with_fallbacks};
 
-/// How often a user, and an address, may look up orders on each server.
+/// How often a user may look up orders and entries on each server.
 const READS: Quota = Quota::per_minute(60);
-const READS_OF_ADDRESS: Quota = Quota::per_minute(1000);
 
 /// The longest id of a payment, and the longest body that names one, in bytes.
 const LONGEST_PAYMENT_ID: usize = 128;
@@ -72,10 +71,9 @@ pub(crate) fn routes(
     let limit = limits.of_addresses(limit, &address, None::<IpExtractor>);
     // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
     // check.
-    let [of_user, of_address] = [("read", READS), ("read-ip", READS_OF_ADDRESS)]
-        .map(|(name, quota)| Policy::new(name).quota(quota));
-    let read_limit = SlidingWindowLayer::new(of_user, user, MemoryStore::new());
-    let read_limit = read_limit.rule(of_address, address);
+    let reads = Policy::new("read").quota(READS);
+    let read_limit = SlidingWindowLayer::new(reads, user, MemoryStore::new());
+    let read_limit = limits.of_readers(read_limit, &address);
 
     let payment = Router::new().route("/orders/{order_id}/payment", post(pay));
     let payment = payment.layer(DefaultBodyLimit::max(LONGEST_BODY));
@@ -93,14 +91,17 @@ pub(crate) fn routes(
         let tickets = from_fn_with_state(Arc::clone(&shop), entries::with_ticket);
         orders = orders.route_layer(tickets);
     }
+    let reads = Router::new()
+        .route("/seckill/{sku}/entry", get(entries::show).route_layer(read_limit.clone()))
+        .route("/seckill/{sku}", get(level))
+        .route("/orders/{order_id}", get(order).route_layer(read_limit))
+        .layer(map_response(no_store));
     let routes = Router::new()
         // `route_layer` guards this route's own method only: neither other routes nor a 405 are
         // counted.
         .route("/seckill/{sku}/orders", orders)
         .route("/seckill/{sku}/entries", post(entries::enter).route_layer(entry_limit))
-        .route("/seckill/{sku}/entry", get(entries::show).route_layer(read_limit.clone()))
-        .route("/seckill/{sku}", get(level))
-        .route("/orders/{order_id}", get(order).route_layer(read_limit))
+        .merge(reads)
         .merge(payment)
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(readyz))

@@ -84,12 +84,18 @@ impl Gateway {
             (self.policies.set(), message.parts, &message.institution);
         let logs = levels.logs(message).map_err(unknown)?;
         let most = self.bucket.quota.limit();
-        let limits = logs.iter().map(|(Limit { name, most, .. }, _)| (*name, *most));
-        if let Some(limit) = limits.chain([("global", most)]).find(|(_, most)| parts > *most) {
+        let too_few = |logs: &[(Limit, String)]| {
+            let limits = logs.iter().map(|(Limit { name, most, .. }, _)| (*name, *most));
+            limits.chain([("global", most)]).find(|(_, most)| parts > *most)
+        };
+        if let Some(limit) = too_few(&logs) {
             return Err(too_long(parts, limit));
         }
-        // A limit that changes meanwhile counts. A member that is removed has the limit that it had.
-        let logs = || logs.iter().map(|(limit, key)| (&limit.policy, key.as_str(), parts));
+        // What changes meanwhile counts. The message of a member that is removed is refused when it would be sent.
+        let logs = || {
+            let logs = levels.logs(message).unwrap_or_else(|_| logs.clone());
+            logs.into_iter().map(|(limit, key)| (limit.policy, key, parts))
+        };
         // No institution takes the places of the others. Without one a message is refused at once, but
         // overtakes none that waits.
         let share = (self.hold_messages / levels.institutions()).max(1);
@@ -109,6 +115,12 @@ impl Gateway {
             }
         };
         let admitted = admitted.map_err(|error| {
+            // An operator may have changed that meanwhile.
+            if let WaitError::Store(StoreError::CostAboveLimit { .. }) = error
+                && let Some(limit) = levels.logs(message).ok().and_then(|logs| too_few(&logs))
+            {
+                return too_long(parts, limit);
+            }
             match &error {
                 WaitError::Denied(denied) => {
                     self.refusals.count(institution, &denied.violated().collect::<Vec<_>>());
@@ -121,19 +133,23 @@ impl Gateway {
             }
             refused(error)
         })?;
-        let Err(wait) = self.bucket.take(institution, levels.institutions(), parts) else {
+        let refusal = if let Err(removed) = levels.logs(message) {
+            unknown(removed)
+        } else if let Err(wait) = self.bucket.take(institution, levels.institutions(), parts) {
+            self.refusals.count(institution, &["global"]);
+            // Not 429: the sender may well keep to all of its limits. It is the gateway that is full.
+            unavailable(wait, "This server takes no more altogether.")
+        } else {
             self.refusals.count(institution, &[]);
             return Ok(admitted);
         };
-        self.refusals.count(institution, &["global"]);
         if let Err(error) = self.limiter.cancel(&admitted).await {
             static STAYS: Throttle = Throttle::new();
             STAYS.log(move |times| {
                 tracing::warn!(%error, times, "a message that was not sent stays counted");
             });
         }
-        // Not 429: the sender may well keep to all of its limits. It is the gateway that is full.
-        Err(unavailable(wait, "This server takes no more altogether."))
+        Err(refusal)
     }
 
     /// Returns how many messages of each institution wait or are being decided on.

@@ -570,3 +570,59 @@ async fn a_malformed_message_is_refused() {
         assert!(said.contains(part) && !said.contains("stranger"), "{body}: {said}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_text_that_waits_for_a_limit_below_its_parts_is_told_so() {
+    let app = App::start(&["--hold", "20s"], json!({ "receiver": "2/10s" })).await;
+    let two_parts = "a".repeat(161);
+    assert_eq!(app.message("bank", ALICE, &two_parts).await.status, 202);
+    let (other, text) = (app.clone(), two_parts.clone());
+    let waiting = tokio::spawn(async move { other.message("bank", ALICE, &text).await });
+    sleep(SECOND).await;
+    app.set("receiver", "1/10s").await;
+    let waited = waiting.await.unwrap();
+    // As one that comes now.
+    let now = app.message("bank", ALICE, &two_parts).await;
+    assert_eq!((now.status.as_u16(), &now.document()["level"]), (422, &json!("receiver")));
+    let refused = app.shown("/state").await["refused"].clone();
+    assert_eq!(refused["bank"]["institution"], json!(null), "it refused nothing: {refused}");
+    assert_eq!(waited.status, 422, "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_holds_for_messages_that_wait() {
+    let app = App::start(&["--hold", "20s"], json!({ "receiver": "4/10s" })).await;
+    for _ in 0..4 {
+        app.is_sent("bank", ALICE).await;
+    }
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(app.spawn("bank", ALICE).await);
+    }
+    let mut shown = app.shown("/policies").await;
+    shown["policies"]["institution_share"] = json!(50);
+    assert_eq!(app.operator("PUT", "/policies", &shown.to_string()).await.status, 200);
+    sleep(2 * SECOND).await;
+    // There is room from the tenth second on, and half of it is not the bank's.
+    advance(7 * SECOND).await;
+    sleep(2 * SECOND).await;
+    let sent = waiting.iter().filter(|message| message.is_finished()).count();
+    assert!(sent <= 2, "the bank has sent {sent} of 4 in ten seconds, with a share of 50 %");
+    app.is_sent("shop", ALICE).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_removed_institution_sends_nothing() {
+    let app = App::start(
+        &["--hold", "20s"],
+        json!({ "institutions": { "bank": "9/1s", "post": "1/10s" } }),
+    )
+    .await;
+    app.is_sent("post", ALICE).await;
+    let waiting = app.spawn("post", ALICE).await;
+    let removed = app.operator("DELETE", "/policies/institutions/post", "").await;
+    assert_eq!(removed.status, 200, "{removed:?}");
+    sleep(2 * SECOND).await;
+    assert_eq!(app.status("post", ALICE).await, 403);
+    assert_eq!(waiting.await.unwrap(), 403);
+}

@@ -38,22 +38,18 @@ pub struct SharedPolicies<S: PolicySet> {
     set: S,
     redis: Option<Hash>,
     /// Locked by the look or the change that is under way.
-    state: Mutex<State<S::Document>>,
-}
-
-struct State<D> {
-    present: Present<D>,
-    /// The version that was last seen in Redis. Its document may be one that can't be used.
-    seen: u64,
+    state: Mutex<Present<S::Document>>,
 }
 
 /// The document in force.
 #[derive(Clone)]
 pub struct Present<D> {
-    /// Its version, or 0 if no operator has changed anything.
+    /// The version that a change replaces, or 0 if no operator has changed anything. It is newer than the document if
+    /// the one in Redis can't be used.
     pub version: u64,
     /// `None` if no operator has changed anything.
     pub document: Option<D>,
+    version_of_document: u64,
     /// Whether Redis could not be read at the last look, so that an operator may have changed something
     /// since.
     pub is_stale: bool,
@@ -74,8 +70,8 @@ impl<S: PolicySet> SharedPolicies<S> {
     }
 
     fn new(set: S, redis: Option<Hash>) -> Self {
-        let present = Present { version: 0, document: None, is_stale: false };
-        Self { set, redis, state: Mutex::new(State { present, seen: 0 }) }
+        let state = Present { version: 0, document: None, version_of_document: 0, is_stale: false };
+        Self { set, redis, state: Mutex::new(state) }
     }
 
     /// Returns the policies of the program.
@@ -85,7 +81,7 @@ impl<S: PolicySet> SharedPolicies<S> {
 
     /// Returns the document in force.
     pub async fn present(&self) -> Present<S::Document> {
-        self.state.lock().await.present.clone()
+        self.state.lock().await.clone()
     }
 
     /// Looks for a new version once a second, for ever. Returns at once without Redis.
@@ -105,7 +101,7 @@ impl<S: PolicySet> SharedPolicies<S> {
         let Some(redis) = &self.redis else { return Ok(()) };
         let mut state = self.state.lock().await;
         let looked = self.look_at(redis, &mut state).await;
-        match (&looked, std::mem::replace(&mut state.present.is_stale, looked.is_err())) {
+        match (&looked, std::mem::replace(&mut state.is_stale, looked.is_err())) {
             (Ok(()), true) => tracing::info!("policies are read from Redis again"),
             (Err(error), false) => {
                 tracing::warn!(%error, "policies can't be read from Redis: those known hold");
@@ -118,23 +114,23 @@ impl<S: PolicySet> SharedPolicies<S> {
     async fn look_at(
         &self,
         redis: &Hash,
-        state: &mut State<S::Document>,
+        state: &mut Present<S::Document>,
     ) -> Result<(), StoreError> {
         let (found, text) = redis.read().await?;
-        if found == state.seen {
+        if found == state.version {
             return Ok(());
         }
         // A server that had not seen the newest policies may have put older ones there.
-        let Present { version, document, .. } = &state.present;
-        if let (true, Some(document)) = (found < *version, document) {
+        let version = state.version_of_document;
+        if let (true, Some(document)) = (found < version, &state.document) {
             // If another server was faster, the next look shows what it has put there.
-            if redis.put(found, *version, &json(document)?).await?.0 {
+            if redis.put(found, version, &json(document)?).await?.0 {
                 tracing::warn!(version, "Redis had lost the policies: it has them again");
-                state.seen = *version;
+                state.version = version;
             }
             return Ok(());
         }
-        state.seen = found;
+        state.version = found;
         match serde_json::from_slice(&text) {
             Ok(document) => self.apply(found, document, state),
             Err(error) => not_usable(found, &error),
@@ -155,7 +151,7 @@ impl<S: PolicySet> SharedPolicies<S> {
         // One that no other document has had: after a failover Redis may forget some.
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let version = (time.as_millis() as u64).max(expected.saturating_add(1));
-        let present = state.present.version;
+        let present = state.version;
         let (is_replaced, present) = match &self.redis {
             Some(redis) => redis.put(expected, version, &text).await?,
             None => (present == expected, present),
@@ -163,17 +159,17 @@ impl<S: PolicySet> SharedPolicies<S> {
         if !is_replaced {
             return Err(PutError::Changed { present });
         }
-        state.seen = version;
+        state.version = version;
         self.apply(version, document, &mut state);
         Ok(version)
     }
 
-    fn apply(&self, version: u64, document: S::Document, state: &mut State<S::Document>) {
+    fn apply(&self, version: u64, document: S::Document, state: &mut Present<S::Document>) {
         if let Err(error) = self.set.apply(&document) {
             return not_usable(version, &error);
         }
         tracing::info!(version, "audit: the policies of an operator are in force");
-        (state.present.version, state.present.document) = (version, Some(document));
+        (state.version_of_document, state.document) = (version, Some(document));
     }
 }
 
@@ -280,11 +276,10 @@ mod tests {
             let hset = ["HSET", "shop:policies", "version", &newer, "document", document];
             redis.run::<()>(&hset).await;
             server.look().await.unwrap();
-            let present = server.present().await.version;
-            assert_eq!((limit(&server), present), (7, version), "{document}");
+            assert_eq!(limit(&server), 7, "{document}");
         }
         // An operator replaces it.
-        server.put(9, version + 3).await.unwrap();
+        server.put(9, server.present().await.version).await.unwrap();
         assert_eq!(limit(&server), 9);
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
-use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
@@ -77,6 +77,13 @@ pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Ro
     routes
         .fallback(|| async { Problem::plain(StatusCode::NOT_FOUND) })
         .method_not_allowed_fallback(|| async { Problem::plain(StatusCode::METHOD_NOT_ALLOWED) })
+}
+
+/// Keeps a response out of the caches in front of a server, for `map_response`. They know nothing of `x-user-id`, and may keep
+/// a 200 and a 404 that say nothing (RFC 9111, section 4.2.2).
+pub async fn no_store(mut response: Response) -> Response {
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
 }
 
 /// For the routes that ask the store themselves. The layer has its own response.

@@ -122,6 +122,17 @@ async fn an_address_is_explained_by_the_policy_of_its_network() {
     assert_eq!(explain("ip&policy=ip").await.problem(404), "/problems/unknown-policy");
 }
 
+#[tokio::test]
+async fn an_ipv6_address_is_explained_by_its_network() {
+    let server = alone(&[&ADMIN[..], &["--trust-proxy", "127.0.0.1"]].concat());
+    let order = server.order_request("iphone", "alice").header("x-forwarded-for", "2001:db8::5");
+    assert_eq!(server.send(order).await.status, 201);
+    for key in ["2001:db8::%2F64", "2001:db8::6"] {
+        let explained = server.ask("GET", &format!("/admin/explain/{key}?policy=ip"), "").await;
+        assert_eq!(explained.json()["quotas"][0]["taken"], 1, "{key}");
+    }
+}
+
 #[cfg(feature = "metrics")]
 #[tokio::test]
 async fn metrics_need_the_token_name_no_user_and_tell_a_loss() {

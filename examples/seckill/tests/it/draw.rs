@@ -8,7 +8,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{ADMIN, by, on_both, on_redis, pay, sale};
+use crate::{ADMIN, alone, by, on_both, on_redis, pay, sale};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -82,7 +82,9 @@ async fn the_secret_decides_and_late_entries_queue_behind() {
             assert_eq!(entered["commitment"], level["commitment"]);
             assert!(entered["again_in_ms"].as_u64() >= entered["draws_in_ms"].as_u64());
         }
-        assert_eq!(entry(server, &users[7]).await["state"], "entered");
+        let seen = by(server, &users[7], "GET", "/seckill/iphone/entry").await;
+        assert_eq!(seen.json()["state"], "entered");
+        assert_eq!(seen.header("cache-control"), Some("no-store"));
         assert_eq!(entry(server, "stranger").await["state"], "none");
         assert_line(server, &users, &level["commitment"]).await;
         for (place, user) in [(20, "late"), (21, "later"), (20, "late")] {
@@ -292,6 +294,16 @@ async fn accounts_of_an_address_are_few_and_those_of_a_carrier_many() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn a_crowd_behind_one_address_finds_its_turns() {
+    for flags in [&["--nat", "127.0.0.0/8=5000"][..], &["--ip-quota", "off"]] {
+        let server = alone(&[flags, &["--opens-in", "1h"]].concat());
+        for user in 0..1010 {
+            assert_eq!(entry(&server, &user.to_string()).await["state"], "none", "{flags:?}");
+        }
+    }
 }
 
 #[tokio::test]

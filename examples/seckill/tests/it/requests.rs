@@ -19,6 +19,9 @@ async fn every_request_is_handled() {
         by(b"Lysistrata\xc0\xaf", 400),
         by("Lysistrata\u{fffd}".as_bytes(), 400),
         by(b"sha256:Lysistrata", 400),
+        // No URL of the operator has them.
+        by(b"..", 400),
+        by(b".", 400),
         by(&long.as_bytes()[..129], 400),
         by(&long.as_bytes()[..128], 201),
         by("Lysistrata-Λυσιστράτη-利西翠姐-🕊".as_bytes(), 201),
@@ -50,6 +53,10 @@ async fn every_request_is_handled() {
             let request = if user.is_empty() { request } else { request.header("x-user-id", user) };
             let answer = server.send(request).await;
             assert_eq!(answer.status, *expected, "{line}: {answer:?}");
+            if method == "GET" {
+                // A cache in front would answer other users with it.
+                assert_eq!(answer.header("cache-control"), Some("no-store"), "{line}");
+            }
             if answer.status != 201 {
                 answer.problem(*expected);
                 let shown = format!("{:?} {:?}", answer.headers, answer.body);
