@@ -48,7 +48,10 @@ impl Request {
             let message = first.to_string();
             let code = reply::code_of(first.code(), &message);
             let refused = StoreError::Refused { code, message };
-            let are_all = commands.is_transaction() || errors.len() == commands.len();
+            // These have no key, so that a node refuses them for no slot.
+            let is_keyless = |it: &&Cmd| matches!(argument(it, 0), Some(b"WAIT" | b"INFO"));
+            let keyless = commands.cmd_iter().filter(is_keyless).count();
+            let are_all = commands.is_transaction() || errors.len() + keyless >= commands.len();
             return match are_all || !is_redirection(first.code()) {
                 true => refused,
                 // Some were executed before the slot had moved.

@@ -203,6 +203,12 @@ impl StockError {
         let detail = match &self {
             Self::NotReplicated { .. } => MAY_STAND,
             Self::Store(error) if error.may_have_counted() => MAY_STAND,
+            // In the middle of the script.
+            Self::Store(StoreError::Refused { code, .. })
+                if matches!(&**code, "ERR" | "WRONGTYPE" | "NOPERM") =>
+            {
+                MAY_STAND
+            }
             Self::Store(_) | Self::Lost(_) => "Nothing was changed.",
         };
         Problem::from(self).detail(detail)

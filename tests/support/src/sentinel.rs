@@ -13,7 +13,8 @@ pub struct Sentinels {
     pub master: Redis,
     /// Its replicas.
     pub replicas: Vec<Redis>,
-    sentinels: Vec<Sentinel>,
+    /// What watches them.
+    pub sentinels: Vec<Sentinel>,
 }
 
 /// One Sentinel.

@@ -37,6 +37,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const MARKED_BY: Duration = Duration::from_millis(1500);
 /// How old a level may be that is shown.
 const STALE: Duration = Duration::from_secs(2);
+/// How long after a replica has left its master nothing on that is safe: it may be the next master, and Sentinels, Clusters
+/// and the other replicas take a while to follow it.
+const LEFT_BY: Duration = Duration::from_secs(5);
+/// How long ago a replica may have replied, in whole seconds, that is taken to have what it was sent.
+const LAG: u64 = 2;
 /// The most calls that wait for replicas together.
 const MOST_TOGETHER: usize = 128;
 
@@ -53,9 +58,34 @@ pub(crate) struct RedisStock {
     on_sale: HashMap<Sku, OnSale>,
 }
 
-/// A call that waits for replicas, since when, and who wants to know what came of it and how many have it.
-type Job = (Cmd, Instant, oneshot::Sender<Result<(Told, u32), StoreError>>);
+/// A call that waits for replicas, since when, and who wants to know what came of it and what the replicas have.
+type Job = (Cmd, Instant, oneshot::Sender<Result<(Told, Replication), StoreError>>);
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
+
+/// What a master says of its replicas.
+#[derive(Clone)]
+struct Replication {
+    /// How many have confirmed all that was written before.
+    confirmed: u32,
+    /// The name of what the master and its replicas have written.
+    history: String,
+    /// How many have all but the newest of it.
+    online: u32,
+    /// How many have replied of late.
+    in_time: u32,
+}
+
+impl Replication {
+    fn of(confirmed: u32, info: &str) -> Self {
+        let history = info.lines().find_map(|line| line.strip_prefix("master_replid:"));
+        let online = || info.lines().filter(|line| line.contains(",state=online,"));
+        let lag = |line: &str| line.split_once(",lag=")?.1.split(',').next()?.parse::<u64>().ok();
+        let in_time =
+            online().filter(|line| lag(line).is_some_and(|lag| lag <= LAG)).count() as u32;
+        let history = history.unwrap_or_default().to_owned();
+        Self { confirmed, history, online: online().count() as u32, in_time }
+    }
+}
 
 struct OnSale {
     /// The calls that wait for replicas, and the looks, which wait behind none of them.
@@ -69,6 +99,25 @@ struct OnSale {
     history: AtomicU64,
     /// The last order and the last payment, as Redis has told for sure.
     last: Mutex<[String; 2]>,
+    /// The replicas as they were when there were most, and when that was last.
+    most: Mutex<Option<(Replication, Instant)>>,
+}
+
+impl OnSale {
+    /// Returns how many replicas confirm what the master has: none if one has left of late.
+    fn confirmed(&self, replicas: Replication) -> u32 {
+        let mut most = lock(&self.most);
+        if let Some((before, at)) = &*most
+            && before.history == replicas.history
+            && before.online > replicas.online
+            && at.elapsed() < LEFT_BY
+        {
+            return 0;
+        }
+        let confirmed = replicas.confirmed;
+        *most = Some((replicas, Instant::now()));
+        confirmed
+    }
 }
 
 /// What came of a call.
@@ -135,6 +184,7 @@ async fn wait_together(
             continue;
         }
         calls.cmd("WAIT").arg(wanted).arg(patience_ms);
+        calls.cmd("INFO").arg("replication");
         if !on_cluster {
             // The others may be of other SKUs. On a Cluster an error says where the SKU is.
             calls.ignore_errors();
@@ -142,9 +192,12 @@ async fn wait_together(
         let made = commands.pipeline::<Vec<RedisResult<Value>>>(&calls).await;
         match made.map_err(after_all) {
             Ok(mut replies) => {
+                let info = replies.pop().map_or(Ok(String::new()), reading::<String>);
                 let confirmed = replies.pop().map_or(Ok(0), reading::<u32>);
+                let replicas = confirmed.and_then(|it| Ok(Replication::of(it, &info?)));
+                let replicas = replicas.map_err(after_all);
                 for (caller, reply) in callers.into_iter().zip(replies) {
-                    let told = reading(reply).and_then(|told| Ok((told, confirmed.clone()?)));
+                    let told = reading(reply).and_then(|told| Ok((told, replicas.clone()?)));
                     let _ = caller.send(told);
                 }
             }
@@ -155,8 +208,14 @@ async fn wait_together(
 
 fn reading<T: FromRedisValue>(reply: RedisResult<Value>) -> Result<T, StoreError> {
     let reply = reply.map_err(|error| {
-        let code = error.code().unwrap_or("ERR").to_owned();
-        after_all(StoreError::Refused { code, message: error.to_string() })
+        let message = error.to_string();
+        // Redis 6.2 has the code of a command in a script behind that of the script.
+        let mut words = message.split(|char: char| !char.is_ascii_alphanumeric());
+        let is_code = |it: &&str| it.len() > 3 && it.bytes().all(|it| it.is_ascii_uppercase());
+        let code = error.code().filter(|code| *code != "ERR");
+        let code = code.or_else(|| words.find(|it| *it == "OOM" || is_code(it)));
+        let code = code.unwrap_or("ERR").to_owned();
+        StoreError::Refused { code, message }
     });
     redis::from_redis_value(reply?).map_err(malformed)
 }
@@ -269,6 +328,7 @@ impl RedisStock {
             seen: Mutex::new(unseen),
             history: AtomicU64::new(0),
             last: Mutex::default(),
+            most: Mutex::default(),
         })
     }
 
@@ -285,10 +345,11 @@ impl RedisStock {
     async fn look(&self, sku: &Sku) -> Result<(), StockError> {
         let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku) else { return Ok(()) };
         let [order, payment] = lock(last).clone();
-        let looked = self.send(sku, &["tick".to_owned(), kept.clone(), order, payment]).await;
-        let looked = looked.and_then(Sent::seen);
+        let tick = ["tick".to_owned(), kept.clone(), order, payment];
+        let looked = self.send(sku, &tick, true).await.and_then(Sent::seen);
         if let Ok((_, Some(StockError::Store(_))))
-        | Err(StockError::Store(StoreError::Uncertain { .. })) = &looked
+        | Err(StockError::Store(StoreError::Uncertain { .. } | StoreError::Refused { .. })) =
+            &looked
         {
             // The script does not fail if Redis takes no writes. This does, so that a connection to what is no master any
             // more is left.
@@ -362,13 +423,14 @@ impl RedisStock {
     }
 
     async fn change(&self, sku: &Sku, call: &[String; 4]) -> Result<Reply, StockError> {
-        let sent = match self.send(sku, call).await {
+        let sent = match self.send(sku, call, false).await {
             // Redis may have made the change. To make it again is safe. After a timeout there is no time left
             // for that.
             Err(StockError::Store(error))
-                if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
+                if error.may_have_counted() && !matches!(error, StoreError::Timeout)
+                    || matches!(&error, StoreError::Refused { code, .. } if code == "NOSCRIPT") =>
             {
-                self.send(sku, call).await.map_err(|_| error)?
+                self.send(sku, call, true).await.map_err(|_| error)?
             }
             sent => sent?,
         };
@@ -379,13 +441,20 @@ impl RedisStock {
         }
     }
 
-    /// Sends a call to the script. All that may write waits for the replicas with others.
-    async fn send(&self, sku: &Sku, call: &[String; 4]) -> Result<Sent, StockError> {
+    /// Sends a call to the script, which Redis may not have without its text. All that may write waits for the replicas
+    /// with others.
+    async fn send(
+        &self,
+        sku: &Sku,
+        call: &[String; 4],
+        with_text: bool,
+    ) -> Result<Sent, StockError> {
         let [op, rest @ ..] = call;
         let keys = KEYS.map(|what| self.key(sku, what));
-        let Some(OnSale { jobs, draw, history, last, .. }) = self.on_sale.get(sku) else {
+        let Some(on_sale) = self.on_sale.get(sku) else {
             return Err(StockError::Lost(sku.clone()));
         };
+        let OnSale { jobs, draw, history, last, .. } = on_sale;
         let opening = draw.as_ref().map(|_| self.terms.opening.micros().to_string());
         let mut arguments = vec![op.clone(), opening.unwrap_or_default()];
         let numbers = [self.terms.turn_us(), self.terms.pay_us(), history.load(Ordering::Relaxed)];
@@ -393,15 +462,20 @@ impl RedisStock {
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;
         let (told, confirmed): (Told, u32) = if !is_read(op) && wanted > 0 {
-            // A look brings the script to a new master.
-            let (mut call, jobs) = match &**op {
-                "tick" => (redis::cmd("EVAL").arg(SALE).to_owned(), &jobs[1]),
-                _ => (redis::cmd("EVALSHA").arg(self.hash.get_hash()).to_owned(), &jobs[0]),
+            let mut call = match with_text {
+                true => redis::cmd("EVAL").arg(SALE).to_owned(),
+                false => redis::cmd("EVALSHA").arg(self.hash.get_hash()).to_owned(),
             };
             call.arg(keys.len()).arg(&keys).arg(&arguments);
-            let (caller, told) = oneshot::channel();
-            let _ = jobs.send((call, Instant::now(), caller));
-            told.await.map_err(|_| malformed("expected a reply to each call"))??
+            let (is_look, (caller, told)) = (op == "tick", oneshot::channel());
+            let _ = jobs[usize::from(is_look)].send((call, Instant::now(), caller));
+            let told = told.await.map_err(|_| malformed("expected a reply to each call"))?;
+            let (told, mut replicas) = told?;
+            if is_look && self.replicas.on_cluster {
+                // It has waited for less time than an order does.
+                replicas.confirmed = replicas.confirmed.max(replicas.in_time);
+            }
+            (told, on_sale.confirmed(replicas))
         } else {
             (self.reads.script(&self.script, &keys, &arguments).await?, wanted)
         };

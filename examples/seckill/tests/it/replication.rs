@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use test_support::proxy::{Fault, Proxy};
-use test_support::server_process::Server;
-use test_support::{Cluster, MASTER, Redis, Sentinel, eventually};
+use test_support::server_process::{Server, TOKEN};
+use test_support::{Cluster, MASTER, Redis, Sentinel, Sentinels, eventually};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -210,6 +210,144 @@ async fn a_failover_behind_a_name_is_followed() {
             bob == 409 && server.get("/readyz").await.status == 200
         };
         eventually(&format!("it is followed: {replicas}, {is_cut_off}"), sells).await;
+    }
+}
+
+/// Until the other replica follows the new master, it confirms what the old one writes.
+#[tokio::test]
+async fn a_failover_of_a_live_master_loses_no_201() {
+    for hangs in [false, true] {
+        let watched = Sentinels::with_replicas(2).await;
+        let urls = watched.urls().join(",");
+        let named = ["--redis", &urls, "--sentinel-master", MASTER, "--response-timeout", "2s"];
+        let more = ["--stock", "iphone=9999", "--quota", "9999/1s", "--ip-quota", "off"];
+        let server = alone(&[&named[..], &more].concat());
+        assert_eq!(server.order("iphone", "alice").await.status, 201);
+        let new_master = async || {
+            for replica in &watched.replicas {
+                // A Sentinel closes the connections of one that takes over.
+                let mut connection = replica.connection().await;
+                let info = redis::cmd("INFO").arg("replication").query_async(&mut connection).await;
+                if info.is_ok_and(|info: String| info.contains("role:master")) {
+                    return Some(replica);
+                }
+            }
+            None
+        };
+        if hangs {
+            watched.master.signal("STOP");
+            eventually("one takes over", async || new_master().await.is_some()).await;
+            watched.master.signal("CONT");
+        } else {
+            let sentinel = &watched.sentinels[0].server;
+            sentinel.run::<()>(&["SENTINEL", "FAILOVER", MASTER]).await;
+        }
+        let mut sold = vec!["alice".to_owned()];
+        for number in 0..600 {
+            let user = format!("user-{number}");
+            if server.order("iphone", &user).await.status == 201 {
+                sold.push(user);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        eventually("it goes on", async || server.get("/readyz").await.status == 200).await;
+        let master = new_master().await.expect("one has taken over");
+        let kept: Vec<String> = master.run(&["HKEYS", "seckill:{iphone}:buyers"]).await;
+        let lost: Vec<_> = sold.iter().filter(|user| !kept.contains(user)).collect();
+        assert!(lost.is_empty(), "{hangs}: of {} orders with a 201: {lost:?}", sold.len());
+    }
+}
+
+/// Only looks bring the script without being asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_order_brings_its_script() {
+    let master = Redis::start().await;
+    let (_replica, _way) = replica_of(&master).await;
+    let server = waiting_for(&master, "1", &[]);
+    for round in 0..5 {
+        // As a new master is.
+        master.run::<()>(&["SCRIPT", "FLUSH"]).await;
+        let answer = server.order("iphone", &format!("user-{round}")).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+}
+
+#[tokio::test]
+async fn orders_follow_a_slot_that_has_moved() {
+    let cluster = Cluster::with_replicas(1).await;
+    let (slot, owner) = cluster.slot("seckill:{iphone}:stock").await;
+    let flags = ["--redis", &cluster.urls()[..3].join(","), "--response-timeout", "2s"];
+    let server = alone(&[&flags[..], &["--quota", "999/60s", "--ip-quota", "off"]].concat());
+    for round in 0..6 {
+        assert_eq!(server.order("iphone", &format!("before-{round}")).await.status, 201);
+        cluster.move_slot(slot, (owner + round) % 3, (owner + round + 1) % 3).await;
+        let answer = server.order("iphone", &format!("after-{round}")).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_503_of_what_redis_has_refused_says_whether_it_may_stand() {
+    let master = Redis::start().await;
+    let (_replica, _way) = replica_of(&master).await;
+    for replicas in ["0", "1"] {
+        let prefix = format!("shop-{replicas}");
+        let server =
+            waiting_for(&master, replicas, &["--prefix", &prefix, "--payment-token", TOKEN]);
+        let order = server.order("iphone", "alice").await.json();
+        let has = async |user: &str| {
+            let buyers = format!("{prefix}:{{iphone}}:buyers");
+            master.run::<bool>(&["HEXISTS", &buyers, user]).await
+        };
+        for (key, wrong) in [("maxmemory", "1"), ("min-replicas-to-write", "2")] {
+            master.run::<()>(&["CONFIG", "SET", key, wrong]).await;
+            let refused = [server.order("iphone", "bob").await, pay(&server, &order, "1").await];
+            master.run::<()>(&["CONFIG", "SET", key, "0"]).await;
+            for refused in refused {
+                refused.problem(503);
+                assert_eq!(refused.json()["detail"], "Nothing was changed.", "{replicas}, {key}");
+            }
+            assert!(!has("bob").await);
+            let is_ready = async || server.get("/readyz").await.status == 200;
+            eventually("it goes on", is_ready).await;
+        }
+        // The script meets it after its first change.
+        master.run::<()>(&["SET", &format!("{prefix}:{{iphone}}:unpaid"), "x"]).await;
+        let refused = server.order("iphone", "bob").await;
+        refused.problem(503);
+        assert!(refused.json()["detail"].as_str().unwrap().starts_with("It may stand."));
+        assert!(has("bob").await);
+    }
+}
+
+/// The more SKUs, the shorter a look waits there. Orders wait as long as ever.
+#[tokio::test]
+async fn a_cluster_with_many_skus_that_sells_is_ready() {
+    let cluster = Cluster::with_replicas(1).await;
+    let skus: Vec<String> = (0..60).map(|number| format!("--stock=sku-{number}=5")).collect();
+    let urls = cluster.urls()[..3].join(",");
+    let mut flags = vec!["--redis", &urls, "--response-timeout", "2s"];
+    flags.extend(skus.iter().map(String::as_str));
+    let server = alone(&flags);
+    eventually("it is ready", async || server.get("/readyz").await.status == 200).await;
+    let lag = async {
+        for signal in ["STOP", "CONT"].iter().cycle() {
+            cluster.nodes[3..].iter().for_each(|replica| replica.signal(signal));
+            tokio::time::sleep(Duration::from_millis(30)).await;
+        }
+    };
+    let sale = async {
+        for number in 0..60 {
+            let answer = server.order(&format!("sku-{number}"), &format!("user-{number}")).await;
+            assert_eq!(answer.status, 201, "{answer:?}");
+            let ready = server.get("/readyz").await;
+            assert_eq!(ready.status, 200, "{}", ready.body);
+        }
+    };
+    tokio::select! {
+        () = lag => {}
+        () = sale => cluster.nodes[3..].iter().for_each(|replica| replica.signal("CONT")),
     }
 }
 
