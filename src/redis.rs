@@ -20,7 +20,7 @@ mod scripts;
 mod sentinel;
 mod servers;
 
-pub(crate) use self::backoff::{Backoff, Pace};
+pub(crate) use self::backoff::Backoff;
 pub(crate) use self::batch::{Batch, BatchedRequest};
 pub(crate) use self::circuit_breaker::CircuitBreaker;
 pub(crate) use self::client::{Backend, Client};

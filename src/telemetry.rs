@@ -98,9 +98,9 @@ pub(crate) fn banned(policy: &str, length: Duration) {
     event!(info, policy, ?length, "banned");
 }
 
-pub(crate) fn strike_lost(error: impl Display) {
-    count!("sliding_window_strikes_lost_total");
-    event!(warn, %error, "a strike is not counted");
+pub(crate) fn strikes_lost(strikes: u64, error: impl Display) {
+    count!("sliding_window_strikes_lost_total"; strikes);
+    event!(warn, strikes, %error, "strikes are not counted");
 }
 
 pub(crate) fn store_error(kind: &'static str, error: impl Display) {

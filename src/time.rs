@@ -1,7 +1,9 @@
-//! Conversion of lengths of time to numbers.
+//! Lengths of time, and how often something is done.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use uuid::Uuid;
 
 /// Returns a length of time in whole microseconds, capped at [`u64::MAX`].
@@ -14,4 +16,32 @@ pub(crate) fn random_part(time: Duration) -> Duration {
     // The random bits of a UUID save a dependency on a generator.
     let random = Uuid::new_v4().as_u64_pair().1 as u32;
     time.mul_f64(f64::from(random) / (f64::from(u32::MAX) + 1.0))
+}
+
+/// How often something is done at most.
+pub(crate) struct Pace {
+    epoch: Instant,
+    /// When it was done last, in microseconds after the epoch. [`u64::MAX`] if it was not done yet.
+    last_us: AtomicU64,
+}
+
+impl Pace {
+    pub(crate) fn new() -> Self {
+        Self { epoch: Instant::now(), last_us: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Takes it as done now.
+    #[cfg(feature = "redis")]
+    pub(crate) fn done() -> Self {
+        Self { last_us: AtomicU64::new(0), ..Self::new() }
+    }
+
+    /// Returns whether the last time is a pause ago. Who hears so does it.
+    pub(crate) fn is_due(&self, pause: Duration) -> bool {
+        let (now_us, last_us) =
+            (micros(self.epoch.elapsed()), self.last_us.load(Ordering::Relaxed));
+        let (exchange, order) = (AtomicU64::compare_exchange, Ordering::Relaxed);
+        (last_us == u64::MAX || now_us.saturating_sub(last_us) >= micros(pause))
+            && exchange(&self.last_us, last_us, now_us, order, order).is_ok()
+    }
 }

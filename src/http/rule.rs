@@ -85,6 +85,8 @@ impl Rule {
         logs: &mut SmallVec<[LogId; 2]>,
     ) -> Result<(), KeyError> {
         let key = self.extractor.extract(parts).inspect_err(|error| self.report(*error))?;
+        let value = self.value.as_ref().map(|value| value.extract(parts)).transpose();
+        let value = value.inspect_err(|error| self.report(*error))?;
         if !self.stats.found.load(Ordering::Relaxed) {
             self.stats.found.store(true, Ordering::Relaxed);
         }
@@ -103,13 +105,7 @@ impl Rule {
             Some(prefix) if !policy.is_named() => prefix.join(&key),
             _ => key,
         };
-        let value = match &self.value {
-            Some(value) => {
-                let value = value.extract(parts).inspect_err(|error| self.report(*error))?;
-                Some(Box::new(value.entry_id()))
-            }
-            None => None,
-        };
+        let value = value.map(|value| Box::new(value.entry_id()));
         add_distinct(logs, LogId { policy, key, value });
         Ok(())
     }

@@ -1,11 +1,8 @@
-//! [`Backoff`]: growing pauses between attempts. [`Pace`]: the least time between two looks.
+//! [`Backoff`]: growing pauses between attempts.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-use crate::time::{micros, random_part};
+use crate::time::random_part;
 
 /// Pauses between attempts: they double from `first` to `longest`.
 ///
@@ -34,28 +31,6 @@ impl Backoff {
         let shortened = self.next - random_part(self.next / 2);
         self.next = (self.next * 2).min(self.longest);
         shortened
-    }
-}
-
-/// How often something is done at most.
-pub(crate) struct Pace {
-    epoch: Instant,
-    /// When it was done last, in microseconds after the epoch.
-    last_us: AtomicU64,
-}
-
-impl Pace {
-    pub(crate) fn new() -> Self {
-        Self { epoch: Instant::now(), last_us: AtomicU64::new(0) }
-    }
-
-    /// Returns whether the last time is a pause ago. Who hears so does it.
-    pub(crate) fn is_due(&self, pause: Duration) -> bool {
-        let (now_us, last_us) =
-            (micros(self.epoch.elapsed()), self.last_us.load(Ordering::Relaxed));
-        let (exchange, order) = (AtomicU64::compare_exchange, Ordering::Relaxed);
-        now_us.saturating_sub(last_us) >= micros(pause)
-            && exchange(&self.last_us, last_us, now_us, order, order).is_ok()
     }
 }
 

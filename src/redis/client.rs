@@ -7,7 +7,6 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::Pace;
 use super::circuit_breaker::CircuitBreaker;
 use super::cluster::{Cluster, USUAL_PAUSE};
 use super::keys::Keys;
@@ -16,6 +15,7 @@ use super::request::Request;
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
 use crate::telemetry;
+use crate::time::Pace;
 use crate::window::LogId;
 
 /// The most calls under way. At 15 microseconds each they keep Redis busy for about a millisecond,
@@ -65,7 +65,7 @@ impl Client {
             scripts,
             response_timeout,
             calls: places(nodes),
-            pace: Arc::new(Pace::new()),
+            pace: Arc::new(Pace::done()),
             repeats: true,
         }
     }

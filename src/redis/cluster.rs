@@ -20,8 +20,9 @@ use super::connection::{Address, Certificates, Connection, at};
 use super::connector::Connector;
 use super::reply::{self, read};
 use super::request::{Request, is_redirection};
-use super::{Backoff, Health, Keys, Pace};
+use super::{Backoff, Health, Keys};
 use crate::error::StoreError;
+use crate::time::Pace;
 
 /// How long the nodes are taken to be as they were, while none fails.
 pub(super) const USUAL_PAUSE: Duration = Duration::from_secs(1);
@@ -119,7 +120,7 @@ impl Cluster {
             is_strict: AtomicBool::new(false),
             question: AsyncMutex::default(),
             turn: AtomicUsize::new(usize::from(Uuid::new_v4().as_bytes()[0])),
-            pace: Pace::new(),
+            pace: Pace::done(),
             newcomers: Mutex::default(),
         };
         let nodes = cluster.named_nodes()?;

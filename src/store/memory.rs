@@ -21,6 +21,7 @@ use self::slots::{SHARDS, shard_of};
 use super::{Ban, BanPage, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::telemetry::{Fill, MEMORY};
+use crate::time::Pace;
 use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -73,6 +74,8 @@ struct Inner {
     /// Requests without room and strikes without room that were not reported yet.
     refused: AtomicUsize,
     strikes_lost: AtomicUsize,
+    /// When strikes without room were last reported: a client can bring one with each request.
+    strikes_reported: Pace,
     /// How many ban records there are.
     bans: AtomicUsize,
     /// No log and no ban record comes due before this instant. Raised only under the lock of `sweep`.
@@ -130,6 +133,7 @@ impl MemoryStore {
             fill: Fill::new(&MEMORY, capacity),
             refused: AtomicUsize::new(0),
             strikes_lost: AtomicUsize::new(0),
+            strikes_reported: Pace::new(),
             bans: AtomicUsize::new(0),
             due_us: AtomicU64::new(u64::MAX),
             sweep: Mutex::default(),

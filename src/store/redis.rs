@@ -32,9 +32,9 @@ use crate::failure::FailurePolicy;
 use crate::policy::Policy;
 #[cfg(feature = "redis-commands")]
 use crate::redis::RedisCommands;
-use crate::redis::{Batch, Client, Health, Pace, RedisServers};
+use crate::redis::{Batch, Client, Health, RedisServers};
 use crate::telemetry;
-use crate::time::micros;
+use crate::time::{Pace, micros};
 use crate::window::{
     BanRecord, Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASON, Strike,
 };
@@ -455,8 +455,15 @@ impl Inner {
                 continue;
             }
             let remaining = log_outcome.ban().remaining();
+            let known = self.local.standing_ban(log);
+            if known.as_ref().and_then(|(ban, _)| ban.store_timestamp_us)
+                > outcome.timestamp.map(micros)
+            {
+                // The reply to a later check was read before this one.
+                continue;
+            }
             // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
-            let known = if remaining.is_zero() { None } else { self.local.standing_ban(log) };
+            let known = known.filter(|_| !remaining.is_zero());
             let is_known = known.is_some_and(|(ban, now_us)| {
                 ban.wait_us(now_us).abs_diff(micros(remaining)) < SAME_BAN_US
             });

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use test_support::Redis;
+use test_support::warnings::Warnings;
 use tokio::time::sleep;
 use tower_sliding_window::store::{LogId, Store, Strike};
 use tower_sliding_window::{
@@ -150,6 +151,23 @@ async fn full_table_of_bans_admits_nothing() {
             assert_eq!(decided, (admitted, DecidedBy::Store));
         }
     }
+}
+
+/// The table of ban records is full, and a client that is denied sends on and on.
+#[tokio::test(start_paused = true)]
+async fn strikes_without_room_are_no_flood_of_warnings() {
+    let store = MemoryStore::with_capacity(2);
+    let bans = Bans::new(policy(), store.clone());
+    for key in ["x", "y"] {
+        bans.impose(key, Duration::from_secs(60), "by hand").await.unwrap();
+    }
+    let limiter = Limiter::new(policy(), store);
+    let (warnings, _subscriber) = Warnings::listen();
+    for _ in 0..1_000 {
+        let _ = limiter.check("mallory").await.unwrap();
+    }
+    let lines = warnings.lines().len();
+    assert!((1..=10).contains(&lines), "{lines} warnings of 998 denials at one instant");
 }
 
 /// A ban is read and imposed through a log of the same name whose policy has no penalty.

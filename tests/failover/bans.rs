@@ -208,3 +208,22 @@ async fn lost_reply_to_a_lift_denies_no_ban() {
     far.proxy.drop_replies_to("mallory", 1);
     assert!(bans.lift("mallory").await.is_err());
 }
+
+/// A check is admitted, and its reply waits to be read. Meanwhile the key is banned for its strikes, as another check of
+/// this process learns.
+#[tokio::test]
+async fn ban_by_strikes_outlives_an_earlier_admission() {
+    let mut redis = Redis::start().await;
+    let policy = Policy::new("user").quota(Quota::new(1, Duration::from_secs(1)));
+    let policy = policy.penalty("1/10m:1h".parse().unwrap());
+    let limiter = Limiter::new(policy, store(redis.url()).await);
+    let mut early = task::spawn(limiter.check("mallory"));
+    assert_pending!(early.poll());
+    redis.has_entries("tsw:{=mallory}:user:1s", 1).await;
+    let denied = limiter.check("mallory").await.unwrap();
+    assert!(denied.usage().banned_for().is_some(), "a strike, and a ban");
+    assert!(early.await.unwrap().is_admitted(), "before the ban");
+    redis.kill();
+    sleep(Duration::from_millis(1_100)).await;
+    assert!(!admit(&limiter, "mallory").await, "banned for an hour");
+}

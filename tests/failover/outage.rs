@@ -330,3 +330,21 @@ async fn denial_by_redis_stands_whatever_fails_after_it() {
         redis.run::<Value>(&restored.split(' ').collect::<Vec<_>>()).await;
     }
 }
+
+/// The journal holds three requests. To cancel one of them changes what is there.
+#[tokio::test]
+async fn cancellation_needs_no_room_in_a_full_journal() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::builder().local_capacity(3).connect(redis.url()).await.unwrap();
+    let limiter = limiter(user(9), &store);
+    redis.kill();
+    let first = admit_cost(&limiter, 1).await;
+    admit_cost(&limiter, 1).await;
+    admit_cost(&limiter, 1).await;
+    let full = limiter.check("alice").await.unwrap_err();
+    assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    assert!(limiter.cancel(&first).await.unwrap());
+    redis.start_again();
+    until_redis_decides(&limiter).await;
+    redis.has_entries("tsw:{=alice}:user:1h", 2).await;
+}

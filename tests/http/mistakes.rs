@@ -120,6 +120,22 @@ async fn rule_that_never_finds_its_key_warns_once() {
     }
 }
 
+/// The key is in each request, and the value in none.
+#[tokio::test(start_paused = true)]
+async fn rule_that_never_finds_its_value_warns_once() {
+    let (warnings, _subscriber) = Warnings::listen();
+    let (by, value) = (key::header("x-user-id"), key::header("x-devcie"));
+    let devices = policy("devices").distinct();
+    let layer = SlidingWindowLayer::new(policy("user"), by.clone(), MemoryStore::new());
+    let service = layer.rule_distinct(devices, by, value).layer(service_fn(ok));
+    for _ in 0..300 {
+        assert_eq!(status(&service, "alice").await, StatusCode::UNAUTHORIZED);
+    }
+    let lines = warnings.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("policy=\"devices\""), "{lines:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn request_counted_twice_in_a_log_is_reported() {
     let store = MemoryStore::new();

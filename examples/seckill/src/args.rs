@@ -77,8 +77,8 @@ pub(crate) struct Args {
 
     /// A network whose addresses have many customers each, such as those of a mobile carrier, and how many
     /// users of such an address may enter. --ip-quota is that many times as large there as it is for the
-    /// users of --accounts, whatever an operator changes later. Repeat it; the first network that has an
-    /// address counts.
+    /// users of --accounts, whatever an operator changes later. The addresses of an IPv6 network of 64 bits
+    /// count as one. Repeat it; the first network that has an address counts.
     #[arg(long, value_name = "CIDR=USERS", value_parser = nat)]
     pub(crate) nat: Vec<(IpNet, u32)>,
 
@@ -109,7 +109,8 @@ pub(crate) struct Args {
 
     /// Replicas that must have an order before it is answered with 201; without them it is a 503. A
     /// failover loses what no replica has. Defaults to 1 behind Sentinels and on a Cluster, and to 0
-    /// with one Redis. Two replicas or more let the sale go on while one of them is the new master.
+    /// with one Redis. Two replicas or more let the sale go on while one of them is the new master. No
+    /// order is taken for five seconds after a replica has left, for it may be the new master.
     #[arg(long, value_name = "COUNT", requires = "redis")]
     min_replicas: Option<u32>,
 

@@ -119,6 +119,7 @@ async fn apps(
         stopping,
         under_way: watch::Sender::default(),
     });
+    gateway.compare_sum();
     let controlled = gateway.clone();
     tokio::spawn(async move { controlled.downstream.control(controlled.policies.set()).await });
     let (watched, webhook) = (gateway.clone(), webhook.clone());

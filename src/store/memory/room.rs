@@ -2,12 +2,15 @@
 
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use super::Inner;
 use super::shard::Shard;
 use super::slots::SHARDS;
 use crate::error::StoreError;
 use crate::telemetry;
+
+const SECOND: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Calls `act`. If it fails for lack of room, drops all expired logs and calls it once more.
@@ -36,8 +39,9 @@ impl Inner {
         for _ in 0..take(&self.refused) {
             telemetry::memory_full();
         }
-        for _ in 0..take(&self.strikes_lost) {
-            telemetry::strike_lost(&StoreError::Full { capacity: self.capacity });
+        if self.strikes_lost.load(Ordering::Relaxed) > 0 && self.strikes_reported.is_due(SECOND) {
+            let strikes = take(&self.strikes_lost) as u64;
+            telemetry::strikes_lost(strikes, StoreError::Full { capacity: self.capacity });
         }
     }
 

@@ -9,7 +9,8 @@ use super::journal::Journal;
 use super::{Inner, RedisStore};
 use crate::MemoryStore;
 use crate::error::StoreError;
-use crate::redis::{Batch, Client, Health, Keys, Pace, RedisServers, Scripts};
+use crate::redis::{Batch, Client, Health, Keys, RedisServers, Scripts};
+use crate::time::Pace;
 
 /// How long a call is under way, as a write takes it: it restores no request that is so little younger
 /// than a reset, because that may have come first.

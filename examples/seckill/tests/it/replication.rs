@@ -88,6 +88,17 @@ async fn a_crowd_is_served_with_a_replica_some_way_off() {
     }
 }
 
+/// There a replica may take the place of a master.
+#[tokio::test]
+async fn a_replica_is_waited_for_behind_sentinels_and_on_a_cluster() {
+    let (cluster, watched) = (Cluster::start().await, Sentinels::with_replicas(0).await);
+    let [nodes, sentinels] = [cluster.urls(), watched.urls()].map(|urls| urls.join(","));
+    for more in [&["--redis", &nodes][..], &["--redis", &sentinels, "--sentinel-master", MASTER]] {
+        let order = alone(more).order("iphone", "bob").await;
+        assert_eq!(order.problem(503), "/problems/not-replicated", "{more:?}");
+    }
+}
+
 #[tokio::test]
 async fn order_that_no_replica_confirms_is_a_503() {
     let redis = Redis::start().await;
