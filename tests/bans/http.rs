@@ -81,6 +81,21 @@ async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + Clone) {
     assert_eq!(alice.status, StatusCode::TOO_MANY_REQUESTS, "the places were taken");
 }
 
+#[tokio::test(start_paused = true)]
+async fn handler_sees_the_longest_of_two_mutes() {
+    let (store, policies) = (MemoryStore::new(), ["a", "b"].map(|name| policy().named(name)));
+    for (policy, seconds) in policies.iter().zip([600, 60]) {
+        let bans = Bans::new(policy.clone(), store.clone());
+        bans.impose("mallory", Duration::from_secs(seconds), "").await.unwrap();
+    }
+    let [long, short] = policies.map(|policy| by_user(policy, store.clone()).on_ban(OnBan::Mute));
+    let service = long.layer(short.layer(service_fn(async |request: Request<String>| {
+        let muted = request.extensions().get::<Muted>().map(|it| it.remaining.as_secs());
+        Ok::<_, Infallible>(Response::new(format!("{muted:?}")))
+    })));
+    assert_eq!(send(&service, from_user("mallory")).await.body, "Some(600)");
+}
+
 /// Each key of the request is under a policy with a penalty, and the first is banned.
 async fn a_mute_counts_one_strike_a_request(store: impl Store + Clone) {
     let strict = || {

@@ -27,6 +27,7 @@ async fn instances_share_the_quota_in_an_outage() {
             passed += 1;
         }
         assert_eq!(passed, share);
+        assert_eq!(limiter.peek("bob").await.unwrap().remaining(), share);
         // More than the share would be more than the quota, if each instance admitted it.
         let error = limiter.check_cost("bob", share + 1).await.unwrap_err();
         assert!(matches!(error, StoreError::Unavailable), "{error:?}");

@@ -293,6 +293,23 @@ async fn each_policy_of_a_log_has_its_own_denial() {
     assert_eq!(store.checks(), 4, "two admissions and two denials");
 }
 
+/// A policy that is another one with each request would be kept with each.
+#[tokio::test(start_paused = true)]
+async fn denials_that_are_over_are_dropped() {
+    let cache = Cached::new(&Counting::default());
+    let policy = |limit| {
+        let short = Quota::new(limit, A_SECOND * 59);
+        Policy::new("user").quota(Quota::per_minute(1)).quota(short)
+    };
+    assert!(admit(&Limiter::new(policy(1), cache.clone()), "alice").await);
+    for limit in 1..40 {
+        assert!(!admit(&Limiter::new(policy(limit), cache.clone()), "alice").await);
+        sleep(A_SECOND).await;
+    }
+    let kept = cache.denials.cache.get(&LogId::new(Arc::new(policy(1)), "alice"));
+    assert_eq!(kept.map(|denials| denials.len()), Some(1));
+}
+
 /// A denial that is repeated from memory must not hide the strike after an episode.
 #[tokio::test(start_paused = true)]
 async fn memory_hides_no_strike() {
