@@ -49,9 +49,11 @@ impl Request {
             let code = reply::code_of(first.code(), &message);
             let refused = StoreError::Refused { code, message };
             // These have no key, so that a node refuses them for no slot.
-            let is_keyless = |it: &&Cmd| matches!(argument(it, 0), Some(b"WAIT" | b"INFO"));
-            let keyless = commands.cmd_iter().filter(is_keyless).count();
-            let are_all = commands.is_transaction() || errors.len() + keyless >= commands.len();
+            let is_keyless = |it| matches!(argument(it, 0), Some(b"WAIT" | b"INFO"));
+            let is_refused = |at| errors.iter().any(|(of, _)| *of == at);
+            let mut numbered = commands.cmd_iter().enumerate();
+            let are_all = commands.is_transaction()
+                || numbered.all(|(at, command)| is_keyless(command) || is_refused(at));
             return match are_all || !is_redirection(first.code()) {
                 true => refused,
                 // Some were executed before the slot had moved.

@@ -456,9 +456,12 @@ impl Inner {
             }
             let remaining = log_outcome.ban().remaining();
             let known = self.local.standing_ban(log);
-            if known.as_ref().and_then(|(ban, _)| ban.store_timestamp_us)
-                > outcome.timestamp.map(micros)
-            {
+            let sent_us = micros(sent.at.elapsed());
+            // Whatever the clock of Redis says, a check that was sent since is a later one.
+            if known.as_ref().is_some_and(|(ban, now_us)| {
+                sent_us > now_us.saturating_sub(ban.last_seen_us)
+                    && ban.store_timestamp_us > outcome.timestamp.map(micros)
+            }) {
                 // The reply to a later check was read before this one.
                 continue;
             }

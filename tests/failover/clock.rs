@@ -133,3 +133,20 @@ async fn ban_lifted_before_a_step_back_lifts_no_later_one() {
     redis.process.has_entries("tsw:{=mallory}:user:1h", 1).await;
     eventually("it stands", async || bans.get("mallory").await.unwrap().is_some()).await;
 }
+
+/// Such as that of a replica that takes over. Another process lifts a ban after the step.
+#[tokio::test]
+async fn ban_lifted_after_a_step_back_is_lifted_in_an_outage() {
+    let mut redis = ClockedRedis::start().await;
+    let policy = || user(5).penalty("1/10m:1h".parse().unwrap());
+    let ours = Limiter::new(policy(), redis.process.store().await);
+    let bans = Bans::new(policy(), redis.process.store().await);
+    bans.impose("mallory", Duration::from_secs(3_600), "by mistake").await.unwrap();
+    assert!(!admit(&ours, "mallory").await, "banned");
+    redis.set(-MINUTE).await;
+    bans.lift("mallory").await.unwrap();
+    eventually("it is lifted", async || admit(&ours, "mallory").await).await;
+    redis.process.kill();
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert!(admit(&ours, "mallory").await, "lifted, as this process has seen");
+}

@@ -189,6 +189,9 @@ pub(crate) enum StockError {
     /// It stands on the master only, and would be lost with it.
     #[error("{confirmed} of {wanted} replicas have it")]
     NotReplicated { confirmed: u32, wanted: u32 },
+    /// The other replicas may not follow the new master yet.
+    #[error("a replica has just left its master, and may be the new one")]
+    ReplicaLeft,
     /// Redis has lost a SKU that this server was started with.
     #[error("Redis has lost the stock of {0}")]
     Lost(Sku),
@@ -201,7 +204,7 @@ impl StockError {
     /// Returns the problem of a request that orders, enters or pays, which says whether that may stand.
     pub(crate) fn of_a_change(self) -> Problem {
         let detail = match &self {
-            Self::NotReplicated { .. } => MAY_STAND,
+            Self::NotReplicated { .. } | Self::ReplicaLeft => MAY_STAND,
             Self::Store(error) if error.may_have_counted() => MAY_STAND,
             // In the middle of the script.
             Self::Store(StoreError::Refused { code, .. })
@@ -222,9 +225,9 @@ impl From<StockError> for Problem {
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         match error {
             StockError::Store(error) => error.into(),
-            StockError::NotReplicated { .. } => {
+            StockError::NotReplicated { .. } | StockError::ReplicaLeft => {
                 NOT_REPLICATED.log(|times| {
-                    tracing::warn!(%error, times, "orders, entries and payments are answered with 503: too few replicas");
+                    tracing::warn!(%error, times, "orders, entries and payments are answered with 503: the replicas may not have them");
                 });
                 Self::new(unavailable, "not-replicated", "It is not safe yet")
                     .retry_after(Duration::from_secs(1))

@@ -42,6 +42,8 @@ const STALE: Duration = Duration::from_secs(2);
 const LEFT_BY: Duration = Duration::from_secs(5);
 /// How long ago a replica may have replied, in whole seconds, that is taken to have what it was sent.
 const LAG: u64 = 2;
+/// The most masters of a SKU that are remembered: each failover, and each move of its slot, has another.
+const MOST_HISTORIES: usize = 64;
 /// The most calls that wait for replicas together.
 const MOST_TOGETHER: usize = 128;
 
@@ -62,28 +64,33 @@ pub(crate) struct RedisStock {
 type Job = (Cmd, Instant, oneshot::Sender<Result<(Told, Replication), StoreError>>);
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
 
+/// Of a history the replicas that there were last, and when one of those before them had left.
+type Followers = (Vec<String>, Option<Instant>);
+
 /// What a master says of its replicas.
 #[derive(Clone)]
 struct Replication {
     /// How many have confirmed all that was written before.
     confirmed: u32,
-    /// The name of what the master and its replicas have written.
+    /// The name of what this master and its replicas have written. Another master has another.
     history: String,
-    /// How many have all but the newest of it.
-    online: u32,
+    /// The addresses of those that follow it, and have all but the newest.
+    online: Vec<String>,
     /// How many have replied of late.
     in_time: u32,
 }
 
 impl Replication {
     fn of(confirmed: u32, info: &str) -> Self {
-        let history = info.lines().find_map(|line| line.strip_prefix("master_replid:"));
         let online = || info.lines().filter(|line| line.contains(",state=online,"));
         let lag = |line: &str| line.split_once(",lag=")?.1.split(',').next()?.parse::<u64>().ok();
         let in_time =
             online().filter(|line| lag(line).is_some_and(|lag| lag <= LAG)).count() as u32;
+        let address =
+            |line: &str| Some(line.split_once(':')?.1.split_once(",state=")?.0.to_owned());
+        let history = info.lines().find_map(|line| line.strip_prefix("master_replid:"));
         let history = history.unwrap_or_default().to_owned();
-        Self { confirmed, history, online: online().count() as u32, in_time }
+        Self { confirmed, history, online: online().filter_map(address).collect(), in_time }
     }
 }
 
@@ -99,24 +106,27 @@ struct OnSale {
     history: AtomicU64,
     /// The last order and the last payment, as Redis has told for sure.
     last: Mutex<[String; 2]>,
-    /// The replicas as they were when there were most, and when that was last.
-    most: Mutex<Option<(Replication, Instant)>>,
+    followers: Mutex<HashMap<String, Followers>>,
 }
 
 impl OnSale {
-    /// Returns how many replicas confirm what the master has: none if one has left of late.
-    fn confirmed(&self, replicas: Replication) -> u32 {
-        let mut most = lock(&self.most);
-        if let Some((before, at)) = &*most
-            && before.history == replicas.history
-            && before.online > replicas.online
-            && at.elapsed() < LEFT_BY
-        {
-            return 0;
+    /// Returns why what the master has may be lost with it, if so.
+    fn trouble(&self, replicas: Replication, wanted: u32) -> Option<StockError> {
+        let mut histories = lock(&self.followers);
+        if histories.len() >= MOST_HISTORIES {
+            histories.clear();
         }
+        // Those of an old master stay: one connection may be to it, and another to the new one.
+        let (online, left) = histories.entry(replicas.history).or_default();
+        if online.iter().any(|it| !replicas.online.contains(it)) {
+            *left = Some(Instant::now());
+        }
+        *online = replicas.online;
         let confirmed = replicas.confirmed;
-        *most = Some((replicas, Instant::now()));
-        confirmed
+        if confirmed < wanted {
+            return Some(StockError::NotReplicated { confirmed, wanted });
+        }
+        left.is_some_and(|at| at.elapsed() < LEFT_BY).then_some(StockError::ReplicaLeft)
     }
 }
 
@@ -278,17 +288,18 @@ impl RedisStock {
             stock.on_sale.insert(sku.clone(), put);
         }
         let stock = Arc::new(stock);
-        let mut looks = JoinSet::new();
-        for (sku, _) in on_sale {
-            let (stock, sku) = (Arc::clone(&stock), sku.clone());
-            looks.spawn(async move {
-                stock.look(&sku).await?;
-                tokio::spawn(stock.follow(sku));
-                Ok::<(), StockError>(())
-            });
+        for together in on_sale.chunks(MOST_TOGETHER) {
+            let mut looks = JoinSet::new();
+            for (sku, _) in together {
+                let (stock, sku) = (Arc::clone(&stock), sku.clone());
+                looks.spawn(async move { stock.look(&sku).await });
+            }
+            while let Some(looked) = looks.join_next().await {
+                looked.map_err(malformed)??;
+            }
         }
-        while let Some(looked) = looks.join_next().await {
-            looked.map_err(malformed)??;
+        for (sku, _) in on_sale {
+            tokio::spawn(Arc::clone(&stock).follow(sku.clone()));
         }
         Ok(stock)
     }
@@ -328,7 +339,7 @@ impl RedisStock {
             seen: Mutex::new(unseen),
             history: AtomicU64::new(0),
             last: Mutex::default(),
-            most: Mutex::default(),
+            followers: Mutex::default(),
         })
     }
 
@@ -430,7 +441,11 @@ impl RedisStock {
                 if error.may_have_counted() && !matches!(error, StoreError::Timeout)
                     || matches!(&error, StoreError::Refused { code, .. } if code == "NOSCRIPT") =>
             {
-                self.send(sku, call, true).await.map_err(|_| error)?
+                self.send(sku, call, true).await.map_err(|again| match error {
+                    // It was not executed.
+                    StoreError::Refused { .. } => again,
+                    error => error.into(),
+                })?
             }
             sent => sent?,
         };
@@ -461,7 +476,7 @@ impl RedisStock {
         arguments.extend(numbers.map(|it| it.to_string()));
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;
-        let (told, confirmed): (Told, u32) = if !is_read(op) && wanted > 0 {
+        let (told, trouble, has_waited): (Told, _, _) = if !is_read(op) && wanted > 0 {
             let mut call = match with_text {
                 true => redis::cmd("EVAL").arg(SALE).to_owned(),
                 false => redis::cmd("EVALSHA").arg(self.hash.get_hash()).to_owned(),
@@ -471,24 +486,24 @@ impl RedisStock {
             let _ = jobs[usize::from(is_look)].send((call, Instant::now(), caller));
             let told = told.await.map_err(|_| malformed("expected a reply to each call"))?;
             let (told, mut replicas) = told?;
+            let has_waited = replicas.confirmed >= wanted;
             if is_look && self.replicas.on_cluster {
                 // It has waited for less time than an order does.
                 replicas.confirmed = replicas.confirmed.max(replicas.in_time);
             }
-            (told, on_sale.confirmed(replicas))
+            (told, on_sale.trouble(replicas, wanted), has_waited)
         } else {
-            (self.reads.script(&self.script, &keys, &arguments).await?, wanted)
+            (self.reads.script(&self.script, &keys, &arguments).await?, None, wanted == 0)
         };
         let (outcome, order, number, now_us, news_us, now_history, level) = told;
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome = parsed.map_err(malformed)?;
-        let trouble =
-            (confirmed < wanted).then_some(StockError::NotReplicated { confirmed, wanted });
         // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
         let is_paid = outcome == Outcome::Paid && op == "pay";
-        let wrote = is_paid || matches!(outcome, Outcome::Placed | Outcome::Held);
-        if wanted == 0 || wrote && trouble.is_none() {
+        let has_looked = outcome == Outcome::Done && order.is_empty();
+        let wrote = has_looked || is_paid || matches!(outcome, Outcome::Placed | Outcome::Held);
+        if wanted == 0 || wrote && has_waited && trouble.is_none() {
             history.fetch_max(now_history, Ordering::Relaxed);
             if is_paid {
                 lock(last)[1].clone_from(&rest[1]);
