@@ -94,7 +94,8 @@ async fn a_replica_is_waited_for_behind_sentinels_and_on_a_cluster() {
     let (cluster, watched) = (Cluster::start().await, Sentinels::with_replicas(0).await);
     let [nodes, sentinels] = [cluster.urls(), watched.urls()].map(|urls| urls.join(","));
     for more in [&["--redis", &nodes][..], &["--redis", &sentinels, "--sentinel-master", MASTER]] {
-        let order = alone(more).order("iphone", "bob").await;
+        let server = alone(&[more, &["--response-timeout", "2s"]].concat());
+        let order = server.order("iphone", "bob").await;
         assert_eq!(order.problem(503), "/problems/not-replicated", "{more:?}");
     }
 }
