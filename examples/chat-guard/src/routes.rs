@@ -73,8 +73,7 @@ fn say(
 
 /// Reads the name of a user or a room: one that a key does not hash, so that an operator can read whose it is.
 pub(crate) fn name(text: &str) -> Result<String, &'static str> {
-    let is_dots = text == "." || text == "..";
-    let fits = !text.is_empty() && !is_dots && Key::from(text).as_bytes() == text.as_bytes();
+    let fits = !matches!(text, "" | "." | "..") && Key::from(text).as_bytes() == text.as_bytes();
     let error = "a name is 1 to 128 bytes of UTF-8, and does not begin with sha256:";
     if fits { Ok(text.to_owned()) } else { Err(error) }
 }

@@ -217,17 +217,7 @@ async fn wait_together(
 }
 
 fn reading<T: FromRedisValue>(reply: RedisResult<Value>) -> Result<T, StoreError> {
-    let reply = reply.map_err(|error| {
-        let message = error.to_string();
-        // Redis 6.2 has the code of a command in a script behind that of the script.
-        let mut words = message.split(|char: char| !char.is_ascii_alphanumeric());
-        let is_code = |it: &&str| it.len() > 3 && it.bytes().all(|it| it.is_ascii_uppercase());
-        let code = error.code().filter(|code| *code != "ERR");
-        let code = code.or_else(|| words.find(|it| *it == "OOM" || is_code(it)));
-        let code = code.unwrap_or("ERR").to_owned();
-        StoreError::Refused { code, message }
-    });
-    redis::from_redis_value(reply?).map_err(malformed)
+    redis::from_redis_value(reply.map_err(StoreError::from)?).map_err(malformed)
 }
 
 /// Returns an error of one of several commands: the others may have been executed.
