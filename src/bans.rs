@@ -186,7 +186,8 @@ impl Bans {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store fails.
+    /// A [`StoreError`] if the store fails. A [`RedisStore`](crate::RedisStore) has lifted the ban of this process by
+    /// then, but in Redis and in other processes it may stand. Lift it again when Redis answers.
     pub async fn lift(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
         let log = self.log(key);
         let was_there = self.store.lift(&log).await?;
@@ -205,7 +206,7 @@ impl Bans {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store fails. Then the ban stands.
+    /// A [`StoreError`] if the store fails, as for [`Bans::lift`].
     ///
     /// ```
     /// use std::time::Duration;

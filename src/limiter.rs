@@ -476,8 +476,8 @@ impl Limiter {
     ///   denied for that, but later requests wait for it too. Estimate high if the limit must hold at every
     ///   instant.
     /// - It counts from the time of the admission.
-    /// - It is atomic over all logs of the request, as the check is. On a Redis Cluster, keys in
-    ///   different slots are settled one after another.
+    /// - In process it is atomic over all logs of the request, as the check is. On Redis each log is settled by
+    ///   itself, mostly in one call: another check may find some of them settled.
     /// - It is the same in every budget, also after [`Limiter::check_all`] with different costs. A log where
     ///   the cost was 0 stays without the request, and one that is no budget counts one request until it is
     ///   settled at 0. [`Limiter::settle_policy`] settles some of the logs.

@@ -128,6 +128,9 @@ impl RedisStoreBuilder {
     /// about 180 bytes with one admission and about 280 with five, until its last admission is as old as the
     /// [retention](crate::Policy::retention).
     ///
+    /// In an outage there is also room for as many admissions that are yet to be written to Redis, counted once for
+    /// each log. Without room a request is refused as one whose key has no local decision.
+    ///
     /// At the capacity, Redis still serves a key that has no log here. In an outage such a key has
     /// no local decision: the policy `Open` admits it, any other policy refuses it. A client that
     /// invents user ids fills the logs as it fills a [`MemoryStore`], with the same warning and
