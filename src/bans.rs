@@ -206,7 +206,8 @@ impl Bans {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store fails, as for [`Bans::lift`].
+    /// A [`StoreError`] if the store fails. Then the ban may stand, and the log may be empty already: call it again
+    /// when the store answers.
     ///
     /// ```
     /// use std::time::Duration;

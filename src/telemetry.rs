@@ -1,7 +1,7 @@
 //! The metrics and events of the features `metrics` and `tracing`. They contain names and numbers, never
 //! a key.
 //!
-//! The crate documentation lists the metrics. A test compares that list with this file.
+//! `src/docs/watching.md` lists the metrics. A test compares that list with this file.
 
 #![cfg_attr(
     not(all(feature = "metrics", feature = "tracing")),

@@ -11,7 +11,7 @@
   Reply:
     REPLY done (1): always 1
 
-  Cost: O(n), n is the number of entries in the log.
+  Cost: O(1). Another thread of Redis frees the entries.
   TTL: of the mark the TTL of its log, or kept_us and a second if that is longer. After it
     no admission from before the reset counts any more.
 ]]

@@ -17,7 +17,7 @@
     KEYS[11] draw (string): the seed of the draw, or what says that there is none
 
   Arguments:
-    ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, `show` to write nothing for that, or
+    ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, `show` for that without what time does, or
       `tick` to do what time does
     ARGV[2] opening (microseconds): since 1970; empty if who comes first is served first
     ARGV[3] turn_us (microseconds): how long a turn is; 0 to give none yet
