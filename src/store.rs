@@ -1,7 +1,7 @@
 //! [`Store`]: where the logs are kept.
 //!
 //! An application creates a store and passes it to a [`Limiter`](crate::Limiter) or a
-//! [`SlidingWindowLayer`](crate::SlidingWindowLayer). The traits are for authors of stores.
+//! [`SlidingWindowLayer`](crate::SlidingWindowLayer). The trait is for authors of stores.
 
 pub(crate) mod bans;
 mod conclude;
