@@ -75,8 +75,10 @@ pub enum StoreError {
         message: String,
     },
     /// The in-process store is at its capacity, and the request needs another log or ban record. Or so is what a
-    /// [`RedisStore`](crate::RedisStore) keeps in an outage.
-    #[error("the in-process store is full: {capacity} logs are live")]
+    /// [`RedisStore`](crate::RedisStore) keeps in an outage: its logs, or the requests that are to be written back.
+    #[error(
+        "this process is full: it keeps no more than {capacity} logs, or requests that Redis does not know yet"
+    )]
     Full {
         /// The capacity.
         capacity: usize,
