@@ -20,7 +20,7 @@ const EXEMPT: &str = "exempt";
 /// they are in use.
 ///
 /// Clones share the overrides. An override without a name has the name of the policy, and its penalty unless it
-/// brings one, as they are when it is used. Every override takes memory until it is removed.
+/// brings one, as they are when it is used. It counts what the policy counts. Every override takes memory until it is removed.
 ///
 /// A key keeps its log when its override is set, changed or removed, as long as no window of the override
 /// is longer than the [retention](Policy::retention) of the policy. An override with a longer window, or with a

@@ -1,8 +1,10 @@
 use std::fmt;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
+use std::thread;
 
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
@@ -176,8 +178,13 @@ impl Settlement {
 
     fn settle(&self, bytes: u64, is_complete: bool) -> Option<JoinHandle<()>> {
         let end = ResponseEnd { bytes, tail: &self.tail, is_complete };
-        let cost = (self.by.cost)(end).or(self.is_free.then_some(0))?;
-        self.budgets.settle(cost)
+        let cost = || (self.by.cost)(end);
+        let cost = match thread::panicking() {
+            // A second panic, on a tail that the first one has cut off, would end the process.
+            true => catch_unwind(AssertUnwindSafe(cost)).unwrap_or_default(),
+            false => cost(),
+        };
+        self.budgets.settle(cost.or(self.is_free.then_some(0))?)
     }
 
     fn see(&mut self, data: &[u8]) {

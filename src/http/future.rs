@@ -22,7 +22,7 @@ use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::store::{PendingCheck, Permit, SettleHandle, conclude, may_have_counted};
 use crate::telemetry;
-use crate::window::{Check, DecidedBy, Decision, Denied, LogId, Outcome, Usage};
+use crate::window::{Admitted, Check, DecidedBy, Decision, Denied, LogId, Outcome, Usage};
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -131,21 +131,21 @@ where
     }
 
     fn follow(mut self, decision: Decision, may_have_counted: bool) -> State<S, ReqBody> {
+        // The failure policy counts nothing, so then there is nothing to hold and no usage to show.
+        let is_counted = decision.decided_by() != DecidedBy::FailurePolicy;
+        let admitted = decision.admitted().filter(|_| is_counted);
+        let hold = |admitted: &Admitted| Permit::hold(&self.config.store, admitted.check());
+        // Before a closure of the application, whose panic must not keep the places.
+        let permit = admitted.and_then(hold);
         self.config.observe(&decision);
-        let decided_by = decision.decided_by();
         match decision {
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied),
             decision => {
-                // The failure policy counts nothing, so then there is no usage to show.
-                let is_counted = decided_by != DecidedBy::FailurePolicy;
                 let is_shown = self.config.shows_headers_on_success() && is_counted;
                 let shown = is_shown.then(|| decision.usage().clone());
-                let (mut permit, mut cancel, mut budgets) = (None, None, None);
+                let (mut cancel, mut budgets) = (None, None);
                 if let Some(admitted) = decision.admitted() {
                     let (store, check) = (&self.config.store, admitted.check());
-                    if is_counted {
-                        permit = Permit::hold(store, check);
-                    }
                     if may_have_counted && self.config.cancels() {
                         let ends = |log: &LogId| permit.is_none() || ends_with_head(log);
                         cancel = SettleHandle::of(store, check, ends);

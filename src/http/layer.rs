@@ -288,6 +288,10 @@ impl SlidingWindowLayer {
     /// a 400. If the server itself did not provide the key, it is always a 500, see
     /// [`KeyError::NotProvided`](crate::KeyError::NotProvided). With the feature `tracing` each request
     /// without a key is an event at `DEBUG`, with the policy and the reason.
+    ///
+    /// A 401 should have the challenge of the application's authentication, in `WWW-Authenticate`
+    /// ([RFC 9110, section 15.5.2](https://www.rfc-editor.org/rfc/rfc9110#section-15.5.2)): add it in
+    /// [`on_rejection`](Self::on_rejection).
     pub fn on_missing_key(self, missing_key: MissingKey) -> Self {
         self.with(|config| config.missing_key = missing_key)
     }
@@ -296,7 +300,8 @@ impl SlidingWindowLayer {
     ///
     /// Defaults to [`SlidingWindowLayer::is_preflight`]. A closure replaces the default; call
     /// `is_preflight` in it to keep that. Skipped requests have no
-    /// [`Decision`](crate::Decision) in their extensions.
+    /// [`Decision`](crate::Decision) in their extensions. Inside of a nested router of axum, the path is what follows the
+    /// prefix; axum's `OriginalUri` has all of it.
     ///
     /// ```
     /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
@@ -336,9 +341,14 @@ impl SlidingWindowLayer {
     ///     .rule(upload, key::header("x-user-id"))
     ///     .cost(|parts| {
     ///         let length = parts.headers.get("content-length").and_then(|it| it.to_str().ok());
-    ///         length.and_then(|it| it.parse().ok()).unwrap_or(1)
+    ///         // Without a length as much as the server reads, which axum's `DefaultBodyLimit` bounds.
+    ///         let bytes: u64 = length.map_or(2_000_000, |it| it.parse().unwrap_or(u64::MAX));
+    ///         u32::try_from(bytes).unwrap_or(u32::MAX)
     ///     });
     /// ```
+    ///
+    /// A client that sends its body without reading meanwhile may find the connection closed in place of the 429. One that
+    /// sends `Expect: 100-continue` reads first.
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|config| config.cost = Some(Arc::new(cost)))
     }
@@ -384,7 +394,8 @@ impl SlidingWindowLayer {
     /// - With [`settle_from_head`](Self::settle_from_head) too, the end of the body has the last word. A head that says
     ///   0 leaves the reservation until then.
     /// - A layer outside of this one that changes the body, such as compression, changes the number of bytes that the
-    ///   client gets.
+    ///   client gets. Inside of this one it changes what the closure sees: then the tail is compressed.
+    /// - A closure that panics while a panic unwinds the body leaves the reservation as it was.
     ///
     /// ```
     /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};

@@ -28,6 +28,26 @@ use super::{Key, KeyError, KeyExtractor};
 /// let user = key::extension::<UserId>();
 /// ```
 ///
+/// A type of another crate, or an `Arc`, can't have this conversion. A closure is an extractor too:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use http::request::Parts;
+/// use tower_sliding_window::{Key, KeyError, KeyExtractor};
+///
+/// struct User {
+///     id: u64,
+/// }
+///
+/// let user = |parts: &Parts| {
+///     let user = parts.extensions.get::<Arc<User>>().ok_or(KeyError::Missing)?;
+///     Ok(Key::from(user.id))
+/// };
+/// # fn is_extractor(_: impl KeyExtractor) {}
+/// # is_extractor(user);
+/// ```
+///
 /// ```
 /// use axum::extract::Request;
 /// use axum::middleware::{Next, from_fn};

@@ -68,6 +68,9 @@ impl<'de> Visitor<'de> for QuotasVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Quotas, A::Error> {
         let texts = Vec::<String>::deserialize(SeqAccessDeserializer::new(list))?;
+        if texts.is_empty() {
+            return Err(de::Error::invalid_length(0, &"one quota or more"));
+        }
         self.visit_str(&texts.join(","))
     }
 }

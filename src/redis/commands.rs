@@ -16,6 +16,10 @@ use crate::key::Key;
 /// wait for up to a second, and then fail as [`StoreError::Overloaded`]. While the store has no connection,
 /// each call fails at once with [`StoreError::Unavailable`], but for the first attempt to connect, which it waits for.
 ///
+/// Send no command that blocks, such as `BLPOP` or `XREAD BLOCK`: the checks behind it would wait. Nor one that changes the
+/// connection for all, such as `SELECT`, `SUBSCRIBE`, `WATCH`, or `MULTI` outside of an atomic pipeline. Those need a
+/// connection of their own.
+///
 /// No call is repeated. After an error with [`StoreError::may_have_counted`] the server may have
 /// executed it.
 ///

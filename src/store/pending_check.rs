@@ -95,13 +95,20 @@ pub(crate) struct SettleHandle(Box<Settleable>);
 struct Settleable {
     store: Arc<dyn Store>,
     check: Check,
+    /// That of the admission, for a permit or a body that is dropped on a thread of none.
+    runtime: Option<Handle>,
     /// Held by the settlement that is under way: a store may make the later one of two first.
     turn: Arc<Mutex<()>>,
 }
 
 impl SettleHandle {
     pub(crate) fn new(store: &Arc<dyn Store>, check: Check) -> Self {
-        Self(Box::new(Settleable { store: store.clone(), check, turn: Arc::default() }))
+        let (store, runtime) = (store.clone(), Handle::try_current().ok());
+        Self(Box::new(Settleable { store, check, runtime, turn: Arc::default() }))
+    }
+
+    pub(crate) fn check(&self) -> &Check {
+        &self.0.check
     }
 
     /// Settles the logs of some kinds only. Returns `None` if the request has none of them.
@@ -119,7 +126,10 @@ impl SettleHandle {
     ///
     /// Dropping the returned handle does not stop the task.
     pub(crate) fn settle(&self, cost: u32) -> Option<JoinHandle<()>> {
-        let Settleable { store, check, turn } = &*self.0;
+        let Settleable { store, check, runtime, turn } = &*self.0;
+        // A thread that ends has no place for a runtime any more.
+        let has_none = Handle::try_current().is_err_and(|error| error.is_missing_context());
+        let _entered = runtime.as_ref().filter(|_| has_none).map(Handle::enter);
         let later = store.settle(check, cost).into_ready().err()?;
         let runtime = Handle::try_current().ok()?;
         // What fails is written later by the store. Begun now: the task may run after the client has its response and

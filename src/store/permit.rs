@@ -21,8 +21,8 @@ use crate::window::{Check, LogId};
 /// again, and the holder is not told.
 ///
 /// Store it in a variable that lives as long as the work: `let _ = ...` drops it at once, and `let _permit = ...` at
-/// the end of the block. It needs a tokio runtime. Without one, no lease is renewed, and a permit on Redis that is
-/// dropped leaves its places until the end of the lease.
+/// the end of the block. It is made in a tokio runtime, which has to run until the permit is dropped, on any thread.
+/// Without one, no lease is renewed, and a permit on Redis that is dropped leaves its places until the end of the lease.
 ///
 /// ```
 /// use std::time::Duration;
@@ -47,8 +47,7 @@ use crate::window::{Check, LogId};
 pub struct Permit(Option<Box<Held>>);
 
 struct Held {
-    store: Arc<dyn Store>,
-    check: Check,
+    places: SettleHandle,
     stage: Arc<AtomicU8>,
     renewals: Option<JoinHandle<()>>,
 }
@@ -78,7 +77,8 @@ impl Permit {
         let renewals = Handle::try_current()
             .ok()
             .map(|runtime| runtime.spawn(renew(store.clone(), check.clone(), stage.clone())));
-        Some(Self(Some(Box::new(Held { store: store.clone(), check, stage, renewals }))))
+        let places = SettleHandle::new(store, check);
+        Some(Self(Some(Box::new(Held { places, stage, renewals }))))
     }
 
     /// Returns a permit without a place.
@@ -130,7 +130,7 @@ impl Held {
         match self.stage.swap(RELEASED, Ordering::SeqCst) {
             IDLE => {
                 renewals.iter().for_each(JoinHandle::abort);
-                SettleHandle::new(&self.store, self.check.clone()).settle(0)
+                self.places.settle(0)
             }
             RENEWING => renewals,
             _ => None,
@@ -146,6 +146,7 @@ impl Drop for Held {
 
 impl std::fmt::Debug for Held {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_list().entries(self.check.logs.iter().map(|log| log.policy.name())).finish()
+        let logs = self.places.check().logs.iter();
+        f.debug_list().entries(logs.map(|log| log.policy.name())).finish()
     }
 }

@@ -241,3 +241,38 @@ async fn distinct_values_have_no_field_but_a_wait() {
     let anonymous = service.oneshot(request(&[])).await.unwrap();
     assert_eq!(anonymous.status(), StatusCode::UNAUTHORIZED);
 }
+
+/// A worker gives its job, and the permit with it, to a thread pool of its own, such as that of rayon.
+#[tokio::test(flavor = "multi_thread")]
+async fn permit_that_ends_on_another_thread_gives_its_place_back() {
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(downloads(), redis.store().await);
+    let permit = limiter.acquire("alice", Duration::ZERO).await.unwrap();
+    std::thread::spawn(move || drop(permit)).join().unwrap();
+    let next = limiter.acquire("alice", Duration::from_secs(2)).await;
+    assert!(next.is_ok(), "the runtime runs, and the lease is of {LEASE:?}: {next:?}");
+}
+
+/// The same for the body of a response.
+#[tokio::test(flavor = "multi_thread")]
+async fn body_that_is_dropped_on_another_thread_gives_its_place_back() {
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    let (service, mut bodies) = streaming::<Infallible>();
+    let response = layer(store.clone()).layer(service).oneshot(from_user("alice")).await.unwrap();
+    let _sender = bodies.recv().await.unwrap();
+    std::thread::spawn(move || drop(response)).join().unwrap();
+    let limiter = Limiter::new(downloads(), store);
+    assert!(limiter.acquire("alice", Duration::from_secs(2)).await.is_ok());
+}
+
+/// The handler has not run, and nobody is left who would give the place back.
+#[tokio::test(start_paused = true)]
+async fn panic_of_the_observer_gives_the_place_back() {
+    let store = MemoryStore::new();
+    let service =
+        layer(store.clone()).on_decision(|_| panic!("the audit log")).layer(service_fn(ok));
+    let request = tokio::spawn(service.oneshot(from_user("alice")));
+    assert!(request.await.unwrap_err().is_panic());
+    assert_eq!(free(&store).await, 1, "for a lease of {LEASE:?}");
+}

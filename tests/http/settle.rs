@@ -337,3 +337,35 @@ async fn response_shows_what_is_left_if_nothing_was_reserved() {
     assert!(shown.starts_with(r#""tokens";r=1000;"#), "{shown}");
     assert_eq!(left(&store).await.0, 1_000);
 }
+
+/// A body whose stream panics, as that of a handler may.
+struct Panics;
+
+impl Body for Panics {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        panic!("the stream")
+    }
+}
+
+/// A second panic while the first one unwinds would end the whole process.
+#[tokio::test]
+async fn panic_of_the_closure_during_a_panic_of_the_body_ends_no_process() {
+    let store = MemoryStore::new();
+    let service = layer(store.clone())
+        .settle_from_body(100, |end| {
+            assert!(end.is_complete, "the closure expects the last event of a stream");
+            Some(1)
+        })
+        .layer(service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(Panics))));
+    let response = service.oneshot(from_user("alice")).await.unwrap();
+    // As a connection of hyper runs: it owns the body, and tokio catches the panic.
+    let connection = tokio::spawn(async move { response.into_body().frame().await.is_some() });
+    assert!(connection.await.unwrap_err().is_panic());
+    assert_eq!(left(&store).await, (600, 9), "the reservation stays");
+}

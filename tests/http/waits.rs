@@ -48,11 +48,13 @@ fn one_in_ten() -> SlidingWindowLayer {
     by_user(Quota::new(1, TEN), MemoryStore::new()).max_wait(TEN * 3)
 }
 
-/// On a real clock, on which each pair is a little later than its place.
+/// On a real clock, on which each pair is a little later than its place. Windows so long that a busy machine is not
+/// later than a twentieth.
 async fn as_many_wait_as_fit_into_the_bound(store: impl Store + Clone) {
-    let limit = by_user(Quota::per_second(2), store).max_wait(Duration::from_secs(3));
+    let window = Duration::from_secs(3);
+    let limit = by_user(Quota::new(2, window), store).max_wait(2 * window);
     let service = limit.layer(service_fn(ok));
-    let waits = (0..9).map(|_| {
+    let waits = (0..7).map(|_| {
         let service = service.clone();
         tokio::spawn(async move { send(&service, from_user("alice")).await.status })
     });
@@ -60,7 +62,7 @@ async fn as_many_wait_as_fit_into_the_bound(store: impl Store + Clone) {
     for status in waits.collect::<Vec<_>>() {
         admitted += usize::from(status.await.unwrap() == OK);
     }
-    assert_eq!(admitted, 8);
+    assert_eq!(admitted, 6);
 }
 
 #[tokio::test(start_paused = true)]

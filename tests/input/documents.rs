@@ -244,7 +244,11 @@ fn an_error_says_where_it_is() {
         ),
         ("[user]\nquotas = ['5/60s', '0/1s']", "line 2, column 10", "quota number 2: the limit is"),
         ("[user]\nquotas = 5", "line 2, column 10", "a text such as \"5/60s\", or a list"),
-        ("[user]\nquotas = []", "line 2, column 10", "\"\" is not a quota"),
+        (
+            "[user]\nquotas = []",
+            "line 2, column 10",
+            "invalid length 0, expected one quota or more",
+        ),
         ("[user]\nquotas = '1/1s'\nkeep_for = 'soon'", "line 3, column 12", "the window \"soon\""),
         ("[user]\nquotas = '1/1s'\npenalty = '3/10m'", "line 3, column 11", "write STRIKES"),
         (
