@@ -240,7 +240,8 @@ impl Bans {
     /// The work of a page is bounded: it reads at most 100,000 keys. These are the keys of all policies,
     /// and on Redis those of the whole database. So a page can have fewer bans than `count`, even none,
     /// without being the last one. On Redis a page takes one round trip for each thousand keys that it
-    /// reads, or for fewer if `count` is small, and as many again for the bans among them.
+    /// reads, or for fewer if `count` is small, and as many again for the bans among them. After a restart of Redis or a
+    /// failover, begin anew: the next page of an earlier server can leave out bans.
     ///
     /// ```
     /// use tower_sliding_window::{Bans, StoreError};

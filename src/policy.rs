@@ -488,6 +488,8 @@ impl Policy {
     pub(crate) fn shared_among(&self, instances: NonZeroU32) -> Arc<Self> {
         let mut share = self.clone();
         share.change_quotas(|limit, window| ((limit / instances).max(1), window));
+        // Whom the share denies may be within the quota.
+        share.penalty = share.penalty.map(|penalty| Arc::new(penalty.without_strikes()));
         Arc::new(share)
     }
 

@@ -42,7 +42,8 @@ local until_us, level = tonumber(known[1] or 0), tonumber(known[2] or 0)
 local known_reason = known[3] or ''
 
 local lifted = 0
-if seen_at_us == 0 and seen_us > 0 then
+if seen_us > 0 and (seen_at_us == 0 or seen_at_us > now_us - seen_us) then
+  -- Also if the clock has stepped back since.
   seen_at_us = now_us - seen_us
 end
 local lifted_us = tonumber(call('GET', mark) or -1)
@@ -53,6 +54,8 @@ end
 local wanted_us = now_us + duration_us
 local stands = until_us > now_us
 local is_covered = only_longer and stands and duration_us <= tonumber(known[4] or 0)
+-- What a process has seen of this very ban differs by a round trip, and may lack its reason.
+is_covered = is_covered or stands and seen_at_us > 0 and wanted_us < until_us + 1000000
 if duration_us > 0 and wanted_us > until_us and not is_covered then
   if decay_us > 0 and now_us > until_us then
     -- The level falls with the time since the last ban. Store that before `until` changes.

@@ -25,7 +25,7 @@ const DEFAULT_DECAY: Duration = Duration::from_secs(24 * 3600);
 /// A request that several policies deny is a strike under each of them, whichever comes first. While the denial by one
 /// is [repeated from memory](crate::store::RedisStoreBuilder::deny_cache), the others count none, for at most a second. On a
 /// Cluster, if the keys are in several slots, only the policies of one key that denies count one, and none while a key whose
-/// policies have no penalty denies.
+/// policies have no penalty denies. In an outage, the denials by a [share](crate::FailurePolicy::Local) of the limits are none.
 ///
 /// The lengths of the bans are the levels. The first ban has the length of the first level, the next
 /// ban that of the next level, and the last level repeats. A key comes down one level for each `decay`
@@ -138,6 +138,10 @@ impl Penalty {
     /// Returns how long a key must stay unbanned to come down one level.
     pub fn decay_time(&self) -> Duration {
         self.decay
+    }
+
+    pub(super) fn without_strikes(&self) -> Self {
+        Self { strikes: None, ..self.clone() }
     }
 
     /// Orders penalties, the severest first.

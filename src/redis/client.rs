@@ -102,6 +102,21 @@ impl Client {
         }
     }
 
+    /// Returns whether there is a connection to any server, or to that of a log. If not, one is being made.
+    pub(crate) fn has_connection(&self, log: Option<&LogId>) -> bool {
+        let is_connected = |breaker: &Arc<CircuitBreaker>| {
+            breaker.connect_if_idle();
+            breaker.is_connected()
+        };
+        match (&self.backend, log) {
+            (Backend::Cluster(cluster), Some(log)) => {
+                let breaker = cluster.breaker_of(&self.keys.log(log));
+                breaker.is_none_or(|breaker| is_connected(&breaker))
+            }
+            _ => self.breakers().iter().any(is_connected),
+        }
+    }
+
     /// Looks once a second whether Redis still has its data, and which node of a Cluster has which slot.
     pub(crate) fn watch_data(&self) {
         // `FLUSHALL` breaks no connection.

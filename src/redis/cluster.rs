@@ -140,6 +140,11 @@ impl Cluster {
         self.slots.load().nodes.iter().map(|node| node.breaker.clone()).collect()
     }
 
+    /// Returns the circuit breaker of the node that has a Redis key, if it is known.
+    pub(super) fn breaker_of(&self, name: &[u8]) -> Option<Arc<CircuitBreaker>> {
+        self.slots.load().node_of(name).map(|node| node.breaker.clone())
+    }
+
     /// Looks in the background who has which slot, unless the last look was less than a pause ago.
     pub(super) fn look(self: &Arc<Self>, pause: Duration) {
         if self.pace.is_due(pause)

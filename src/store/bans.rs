@@ -10,7 +10,8 @@ use crate::key::Key;
 pub struct Ban {
     /// The remaining length.
     pub remaining: Duration,
-    /// The reason: `strikes`, or the reason passed to [`Bans::impose`](crate::Bans::impose).
+    /// The reason: `strikes`, or the reason passed to [`Bans::impose`](crate::Bans::impose). If Redis has lost the ban, a
+    /// process that has only met it restores it as one by strikes.
     pub reason: String,
     /// Whether the call of [`Bans::impose`](crate::Bans::impose) that returned it has imposed the ban or made it longer.
     pub is_new: bool,

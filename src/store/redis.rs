@@ -35,9 +35,7 @@ use crate::redis::RedisCommands;
 use crate::redis::{Batch, Client, Health, RedisServers};
 use crate::telemetry;
 use crate::time::{Pace, micros};
-use crate::window::{
-    BanRecord, Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASON, Strike,
-};
+use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASON, Strike};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
@@ -69,7 +67,7 @@ use crate::window::{
 ///   for the first attempt. If it is silent for 500 ms while calls wait, or that attempt fails, no request
 ///   waits for Redis until it is back: further attempts are made in the background, one at a time, with
 ///   pauses of up to half a second. On a Cluster no request waits for a node that is silent or gone, and
-///   Redis decides about the keys of the others.
+///   Redis decides about the keys of the others: of a request with several keys, each node that replies can deny it.
 /// - When Redis can't decide, the [`FailurePolicy`](crate::FailurePolicy) does. With `Local`, the
 ///   default, logs in this process decide, which hold what this process has admitted. When Redis
 ///   replies again, what this process has decided about a log is written to it under the identities of
@@ -181,6 +179,9 @@ struct Sent {
     generations: SmallVec<[u64; 2]>,
 }
 
+/// An outcome, and since when on the clock of Redis its logs may be others than it says.
+type Read = (Outcome, Option<Duration>);
+
 // # Interleavings
 //
 // - A check finds the journal empty and goes to Redis. Meanwhile another one of its log fails and is
@@ -213,7 +214,7 @@ impl RedisStore {
             // Redis has not seen this request.
             Err(error) if error.is_outage() => {
                 inner.warn_of_refusal(&error);
-                return self.decide_without_redis(&check, StoreError::Unavailable);
+                return self.decide_without_redis(&check, StoreError::Unavailable).await;
             }
             Err(error) => return Err(error),
         };
@@ -221,8 +222,8 @@ impl RedisStore {
         let generations = inner.denials.generations(&check.logs);
         let sent = Sent { at: Instant::now(), failures, losses, generations };
         match self.call(check.clone()).await {
-            Ok(outcome) => self.accept(&check, &sent, outcome),
-            Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
+            Ok((outcome, read)) => self.accept(&check, &sent, outcome, read),
+            Err(error) if error.is_outage() => self.decide_without_redis(&check, error).await,
             Err(error) => Err(error),
         }
     }
@@ -238,12 +239,19 @@ impl RedisStore {
         self.reconcile(&check.logs).await.map(|()| losses)
     }
 
+    /// Writes the ban of a log if Redis has lost it. What can't be written now is written later.
+    async fn make_good_bans(&self, log: &LogId) {
+        let _ = self.make_good(&Check::of(log.clone())).await;
+    }
+
     /// Sends a check. On a Cluster one call after the other, if its logs are in several slots.
-    async fn call(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+    async fn call(&self, check: Arc<Check>) -> Result<Read, StoreError> {
         if self.0.is_split(&check) {
             return self.clone().admit_in_turn(check).await;
         }
-        self.check(check).await
+        let outcome = self.check(check).await?;
+        let read = outcome.timestamp;
+        Ok((outcome, read))
     }
 
     /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
@@ -264,11 +272,17 @@ impl RedisStore {
         }
     }
 
-    /// Takes note of an outcome by Redis.
-    fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
+    /// Takes note of an outcome by Redis, whose logs were read from a time on.
+    fn accept(
+        &self,
+        check: &Check,
+        sent: &Sent,
+        outcome: Outcome,
+        read: Option<Duration>,
+    ) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
         inner.denials.note(check, &outcome, sent.at, &sent.generations);
-        inner.note_bans(check, sent, &outcome);
+        inner.note_bans(check, sent, &outcome, read);
         if !outcome.admitted {
             return Ok(outcome);
         }
@@ -285,6 +299,7 @@ impl RedisStore {
             if failures != sent.failures && inner.local.holds_too_many(check) {
                 let _ = inner.local.settle_here(check, 0);
                 inner.journal_cancellation(check)?;
+                self.ensure_task();
                 return self.decide_here(check, &StoreError::Unavailable);
             }
         }
@@ -312,8 +327,9 @@ impl RedisStore {
         }
     }
 
-    /// Decides on a request for which Redis failed, by its failure policy.
-    fn decide_without_redis(
+    /// Decides on a request for which Redis failed, by its failure policy, unless a node of a Cluster that replies
+    /// denies it.
+    async fn decide_without_redis(
         &self,
         check: &Check,
         error: StoreError,
@@ -322,7 +338,12 @@ impl RedisStore {
         // First, so that an admission by Redis that ends meanwhile knows that it may not be the only one.
         inner.health.record_failure();
         inner.warn_of_refusal(&error);
-        let result = self.decide_here(check, &error);
+        let denial = match error.may_have_counted() {
+            // The place that it may have taken would deny it.
+            true => None,
+            false => self.denial_by_a_node(check).await,
+        };
+        let result = denial.map_or_else(|| self.decide_here(check, &error), Ok);
         let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
         // With the policy `Open` the request passes, so Redis may keep it, but not in some of its logs only.
         let passes = is_admitted
@@ -381,20 +402,24 @@ impl Inner {
     }
 
     /// Makes the logs of a check wait for their reconciliation, if Redis has lost data since they were last
-    /// known to be there.
+    /// known to be there, or does not know a ban.
     fn find_losses(&self, check: &Check, losses: u64) {
-        let Some(since_loss) = self.health.since_loss() else { return };
+        let since_loss = self.health.since_loss();
         for log in &check.logs {
-            let is_lost =
-                since_loss < log.policy.retention() && self.local.has_unseen_loss(log, losses);
             // A ban lasts for longer than a log.
-            let is_older = |(ban, now_us): (BanRecord, u64)| {
-                now_us.saturating_sub(ban.last_seen_us) > micros(since_loss)
+            let ban = self.local.standing_ban(log);
+            let seen_us = ban.as_ref().map(|(ban, now_us)| now_us.saturating_sub(ban.last_seen_us));
+            let is_lost = |since_loss: Duration| {
+                since_loss < log.policy.retention() && self.local.has_unseen_loss(log, losses)
+                    || seen_us.is_some_and(|seen_us| seen_us > micros(since_loss))
             };
-            if is_lost || self.local.standing_ban(log).is_some_and(is_older) {
+            if since_loss.is_some_and(is_lost) {
                 // In this order: who finds that the loss was seen finds the log in the journal.
                 let lose = |state: &mut journal::State| state.lose(log, losses);
                 self.journal.with_and(lose, || self.local.see_loss(log, losses));
+            } else if ban.is_some_and(|(ban, _)| ban.store_timestamp_us.is_none()) {
+                // It was imposed here, maybe beside a log with another retention.
+                self.journal.with(|state| state.ban(log));
             }
         }
     }
@@ -446,7 +471,7 @@ impl Inner {
     ///
     /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
     /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it.
-    fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome) {
+    fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome, read: Option<Duration>) {
         let is_same = self.denials.generations(&check.logs).into_iter().zip(&sent.generations);
         let is_same = is_same.map(|(now, sent)| now == *sent);
         for ((log, log_outcome), is_same) in check.logs.iter().zip(outcome.logs()).zip(is_same) {
@@ -459,10 +484,15 @@ impl Inner {
             let sent_us = micros(sent.at.elapsed());
             // Whatever the clock of Redis says, a check that was sent since is a later one.
             if known.as_ref().is_some_and(|(ban, now_us)| {
+                let is_unknown = ban.store_timestamp_us.is_none();
                 sent_us > now_us.saturating_sub(ban.last_seen_us)
-                    && ban.store_timestamp_us > outcome.timestamp.map(micros)
+                    && (is_unknown || ban.store_timestamp_us > read.map(micros))
             }) {
-                // The reply to a later check was read before this one.
+                // The reply to a later check was read before this one, or it was imposed here.
+                continue;
+            }
+            if remaining.is_zero() && self.health.losses() != sent.losses {
+                // Redis may have lost it. Then the next check writes it, and learns whether it was lifted.
                 continue;
             }
             // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
@@ -477,7 +507,7 @@ impl Inner {
                 let length = remaining.saturating_sub(sent.at.elapsed());
                 // Without a length it is only seen again.
                 let length = if is_known { Duration::ZERO } else { length };
-                self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
+                self.local.restore_ban(log, length, STRIKES_REASON, read);
             }
         }
     }
@@ -529,7 +559,7 @@ impl Store for RedisStore {
     fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
-            let explained = async {
+            let explain = async || {
                 this.0.client.connected(&check.logs).await?;
                 // Nothing is written for this: a check writes what Redis has lost, and then Redis decides.
                 let losses = this.0.health.losses();
@@ -551,7 +581,11 @@ impl Store for RedisStore {
                     false => Err(StoreError::Unavailable),
                 }
             };
-            match explained.await {
+            let mut explained = explain().await;
+            if let Err(StoreError::Disconnected { .. }) = explained {
+                explained = explain().await;
+            }
+            match explained {
                 Err(error) if is_local(&check) && error.is_outage() => {
                     let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
                     explained.iter_mut().for_each(|it| it.decided_by = DecidedBy::LocalLog);
@@ -597,7 +631,10 @@ impl Store for RedisStore {
 
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
         let (this, log) = (self.clone(), log.clone());
-        StoreFuture::later(async move { this.0.ban(&log).await })
+        StoreFuture::later(async move {
+            this.make_good_bans(&log).await;
+            this.0.ban(&log).await
+        })
     }
 
     fn impose(
@@ -608,7 +645,10 @@ impl Store for RedisStore {
         only_longer: bool,
     ) -> StoreFuture<Ban> {
         let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
-        StoreFuture::later(async move { this.0.impose(&log, duration, &reason, only_longer).await })
+        StoreFuture::later(async move {
+            this.make_good_bans(&log).await;
+            this.0.impose(&log, duration, &reason, only_longer).await
+        })
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {

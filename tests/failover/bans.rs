@@ -6,7 +6,9 @@ use test_support::proxy::Fault;
 use test_support::{Redis, admit, eventually};
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, task};
-use tower_sliding_window::{Bans, Limiter, Penalty, Policy, PolicyHandle, Quota, RedisStore};
+use tower_sliding_window::{
+    Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota, RedisStore,
+};
 
 use crate::{Far, limiter, store, until_redis_decides, user};
 
@@ -226,4 +228,160 @@ async fn ban_by_strikes_outlives_an_earlier_admission() {
     redis.kill();
     sleep(Duration::from_millis(1_100)).await;
     assert!(!admit(&limiter, "mallory").await, "banned for an hour");
+}
+
+/// A key is banned in an outage, and its quota then gets a longer window: another log, and the same ban.
+#[tokio::test]
+async fn ban_in_an_outage_outlives_a_longer_window() {
+    let redis = Redis::start().await;
+    let far = Far::from(&redis).await;
+    let policy = Policy::new("user").quota(Quota::new(1, Duration::from_secs(1)));
+    let policy = PolicyHandle::new(policy.penalty("1/10m:1h".parse().unwrap()));
+    let limiter = limiter(&policy, &far.store);
+    far.cut().await;
+    assert!(admit(&limiter, "mallory").await);
+    let banned_for = async || limiter.check("mallory").await.unwrap().usage().banned_for();
+    assert!(banned_for().await.is_some());
+    policy.set(Quota::new(5, Duration::from_secs(10))).unwrap();
+    assert!(banned_for().await.is_some(), "bans stay in any case");
+    // By now the process looks for Redis every half second.
+    sleep(Duration::from_millis(1_500)).await;
+    far.proxy.set(Fault::None);
+    let decision = loop {
+        let decision = limiter.check("mallory").await.unwrap();
+        if decision.decided_by() == DecidedBy::Store {
+            break decision;
+        }
+        assert!(!decision.is_admitted(), "before Redis decides");
+        sleep(Duration::from_millis(1)).await;
+    };
+    assert!(!decision.is_admitted(), "banned for an hour");
+}
+
+/// A request in flight renews its place in an outage, whatever its key is banned for. Then the key is banned.
+#[tokio::test]
+async fn ban_in_an_outage_is_written_beside_a_request_in_flight() {
+    let redis = Redis::start().await;
+    let far = Far::from(&redis).await;
+    let policy = Policy::new("jobs").quota(Quota::new(1, Duration::from_millis(1_500))).in_flight();
+    let policy = PolicyHandle::new(policy.penalty("1/10m:1h".parse().unwrap()));
+    let limiter = limiter(&policy, &far.store);
+    let permit = limiter.acquire("mallory", Duration::ZERO).await.unwrap();
+    far.cut().await;
+    sleep(Duration::from_millis(700)).await;
+    let denied = limiter.check("mallory").await.unwrap();
+    assert_eq!(denied.decided_by(), DecidedBy::LocalLog);
+    assert!(denied.usage().banned_for().is_some());
+    far.mend().await;
+    sleep(Duration::from_millis(700)).await;
+    let their_bans = Bans::new(&policy, redis.store().await);
+    assert!(their_bans.get("mallory").await.unwrap().is_some(), "Redis knows the ban");
+    permit.release().await;
+    assert!(!admit(&limiter, "mallory").await, "banned for an hour");
+}
+
+/// A check is admitted, and its reply waits to be read. Meanwhile Redis fails, and this process bans the key.
+#[tokio::test]
+async fn ban_in_an_outage_outlives_an_earlier_admission() {
+    let mut redis = Redis::start().await;
+    let policy = Policy::new("user").quota(Quota::new(1, Duration::from_secs(1)));
+    let policy = policy.penalty("1/10m:1h".parse().unwrap());
+    let limiter = limiter(policy, &store(redis.url()).await);
+    let mut early = task::spawn(limiter.check("mallory"));
+    assert_pending!(early.poll());
+    redis.has_entries("tsw:{=mallory}:user:1s", 1).await;
+    redis.kill();
+    assert!(admit(&limiter, "mallory").await, "all that this process knows");
+    let denied = limiter.check("mallory").await.unwrap();
+    assert!(denied.usage().banned_for().is_some(), "a strike, and a ban");
+    // Until the log has room, so that the admission stands.
+    sleep(Duration::from_millis(1_100)).await;
+    assert!(early.await.unwrap().is_admitted());
+    assert!(!admit(&limiter, "mallory").await, "banned for an hour");
+}
+
+/// Whoever lifts a ban has no time to wait for the reply.
+#[tokio::test]
+async fn lifted_ban_is_not_remembered_if_the_caller_leaves() {
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    let (limiter, bans) = process(&store);
+    bans.impose("mallory", HOUR, "by mistake").await.unwrap();
+    assert!(!admit(&limiter, "mallory").await, "remembered for a second");
+    let mut lift = task::spawn(bans.lift("mallory"));
+    assert_pending!(lift.poll());
+    let is_lifted = async || !redis.keys().await.iter().any(|key| key.ends_with(":ban"));
+    eventually("Redis has lifted it", is_lifted).await;
+    drop(lift);
+    assert!(admit(&limiter, "mallory").await);
+}
+
+/// Redis restarts with all of its data. This process has seen the ban of another one, and does not know why and for how long it
+/// was imposed.
+#[tokio::test]
+async fn ban_of_another_process_is_the_same_after_a_restart() {
+    let mut redis = Redis::start_durable().await;
+    let (ours, _) = process(&store(redis.url()).await);
+    let (_, their_bans) = process(&store(redis.url()).await);
+    their_bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
+    sleep(Duration::from_millis(100)).await;
+    assert!(!admit(&ours, "mallory").await, "and so it is known here");
+    redis.restart().await;
+    until_redis_decides(&ours).await;
+    assert!(!admit(&ours, "mallory").await);
+    until_redis_decides(&Limiter::new(policy(), store(redis.url()).await)).await;
+    let ban = their_bans.get("mallory").await.unwrap().unwrap();
+    let again = their_bans.impose_if_longer("mallory", HOUR, "sells accounts").await.unwrap();
+    assert_eq!((&*ban.reason, again.is_new), ("sells accounts", false));
+}
+
+/// Redis is flushed, which the process finds within a second of use. The first check meets no ban.
+#[tokio::test]
+async fn ban_outlives_a_flush() {
+    let redis = Redis::start().await;
+    let (limiter, bans) = process(&store(redis.url()).await);
+    assert!(admit(&limiter, "mallory").await);
+    bans.impose("mallory", HOUR, "spam").await.unwrap();
+    assert!(!admit(&limiter, "mallory").await);
+    sleep(Duration::from_millis(1_100)).await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    for _ in 0..3 {
+        let _ = limiter.check("mallory").await.unwrap();
+        sleep(Duration::from_millis(1_100)).await;
+    }
+    assert!(!admit(&limiter, "mallory").await, "banned for an hour");
+}
+
+/// In an outage each of five processes admits a fifth. Who is denied for that has not been above the quota.
+#[tokio::test]
+async fn share_of_a_process_brings_no_ban() {
+    let redis = Redis::start().await;
+    let far = Far::from(&redis).await;
+    let limiter = far.limiter(user(10).penalty("1/10m:1h".parse().unwrap()));
+    let limiter = limiter.failure_policy(FailurePolicy::local(5));
+    far.cut().await;
+    for admitted in [true, true, false] {
+        assert_eq!(admit(&limiter, "alice").await, admitted);
+    }
+    far.mend().await;
+    let decision = limiter.check("alice").await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::Store);
+    assert!(decision.is_admitted(), "the third of ten: {:?}", decision.usage().banned_for());
+}
+
+/// Redis has lost a ban that this process has imposed. No check has written it back yet.
+#[tokio::test]
+async fn lost_ban_is_known_before_it_is_written() {
+    let mut redis = Redis::start().await;
+    let store = store(redis.url()).await;
+    let (limiter, bans) = process(&store);
+    assert!(admit(&limiter, "mallory").await);
+    bans.impose("mallory", HOUR, "spam").await.unwrap();
+    redis.restart().await;
+    until_redis_decides(&limiter).await;
+    let again = bans.impose_if_longer("mallory", HOUR, "spam").await.unwrap();
+    assert!(!again.is_new, "it stands");
+    redis.restart().await;
+    until_redis_decides(&limiter).await;
+    assert!(bans.get("mallory").await.unwrap().is_some(), "as a check would say");
 }

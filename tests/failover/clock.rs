@@ -150,3 +150,22 @@ async fn ban_lifted_after_a_step_back_is_lifted_in_an_outage() {
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert!(admit(&ours, "mallory").await, "lifted, as this process has seen");
 }
+
+/// The same, but this process meets no check of the key before it writes what a new master may lack.
+#[tokio::test]
+async fn ban_lifted_after_a_step_back_stays_lifted() {
+    let redis = ClockedRedis::start().await;
+    let policy = || user(5).penalty("1/10m:1h".parse().unwrap());
+    let ours = Limiter::new(policy(), redis.process.store().await);
+    let bans = Bans::new(policy(), redis.process.store().await);
+    bans.impose("mallory", Duration::from_secs(3_600), "by mistake").await.unwrap();
+    assert!(!admit(&ours, "mallory").await, "banned");
+    redis.set(-MINUTE).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    bans.lift("mallory").await.unwrap();
+    redis.process.run::<()>(&["DEL", "tsw:mark"]).await;
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert!(admit(&ours, "alice").await);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(admit(&ours, "mallory").await, "it was lifted");
+}

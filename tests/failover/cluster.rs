@@ -850,3 +850,153 @@ async fn cluster_says_what_a_process_does() {
         }
     }
 }
+
+/// Another process bans a key, which a check of it alone learns while the other part of an earlier check is under way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ban_outlives_an_earlier_check_of_two_nodes() {
+    let two = TwoNodes::start().await;
+    two.cluster.take_no_node_for_failed().await;
+    let strict = |name: &str| Policy::new(name).quota(Quota::per_hour(9));
+    let [user, ip] = ["user", "ip"]
+        .map(|name| PolicyHandle::new(strict(name).penalty("3/10m:1h".parse().unwrap())));
+    let bans = Bans::new(&user, store(two.cluster.servers()).await);
+    let alice = async || two.limiter.check_all([(&user, "alice")]).await.unwrap();
+    let node = &two.cluster.nodes[two.node("alice").await];
+    two.pause("bob", Duration::from_millis(300)).await;
+    let meanwhile = async {
+        node.has_entries(LOG, 1).await;
+        bans.impose("alice", Duration::from_secs(3600), "spam").await.unwrap();
+        assert!(!alice().await.is_admitted(), "and so it is known here");
+    };
+    let both = two.limiter.check_all([(&user, "alice"), (&ip, "bob")]);
+    let (both, ()) = tokio::join!(both, meanwhile);
+    assert!(both.unwrap().is_admitted(), "before the ban");
+    node.signal("STOP");
+    let decision = alice().await;
+    node.signal("CONT");
+    assert_eq!((decision.is_admitted(), decision.decided_by()), (false, DecidedBy::LocalLog));
+}
+
+/// Another process lifts a ban that a check has met, while the other part of the check is under way. Then a node loses its data.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ban_lifted_beside_a_check_of_two_nodes_stays_lifted() {
+    let two = TwoNodes::start().await;
+    let strict = Policy::new("ip").quota(Quota::per_hour(9)).penalty("3/10m:1h".parse().unwrap());
+    let strict = PolicyHandle::new(strict);
+    let peers = PolicyHandle::new(Policy::new("peers").quota(Quota::per_hour(9)).distinct());
+    let bans = Bans::new(&strict, store(two.cluster.servers()).await);
+    bans.impose("bob", Duration::from_secs(3600), "by mistake").await.unwrap();
+    assert!(bans.get("nobody").await.unwrap().is_none());
+    two.pause("alice", Duration::from_millis(300)).await;
+    let logs = [LogCost::from((&peers, "alice")).value("carol"), LogCost::from((&strict, "bob"))];
+    let lifted = async {
+        sleep(Duration::from_millis(150)).await;
+        assert!(bans.lift("bob").await.unwrap());
+    };
+    let (both, ()) = tokio::join!(two.limiter.check_all(logs), lifted);
+    assert!(!both.unwrap().is_admitted(), "before it was lifted");
+    two.cluster.nodes[two.node("alice").await].run::<()>(&["FLUSHALL"]).await;
+    sleep(Duration::from_millis(1_100)).await;
+    assert!(two.user("alice").await.is_admitted());
+    sleep(Duration::from_millis(300)).await;
+    let decision = two.limiter.check_all([(&strict, "bob")]).await.unwrap();
+    assert!(decision.is_admitted(), "{:?}", decision.usage().banned_for());
+}
+
+/// The later log has recorded the request later, and keeps it for longer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_is_admitted_when_its_last_log_has_it() {
+    let two = TwoNodes::start().await;
+    two.pause("bob", Duration::from_millis(100)).await;
+    let admitted = two.both().await.admitted().cloned().unwrap();
+    let last = &two.cluster.nodes[two.node("bob").await];
+    let entries: Vec<(Vec<u8>, u64)> =
+        last.run(&["ZRANGE", "tsw:{=bob}:ip:1h", "0", "-1", "WITHSCORES"]).await;
+    assert_eq!(admitted.timestamp(), Some(Duration::from_micros(entries[0].1)));
+}
+
+/// A value can't be taken out again, so it is not recorded before the other log admits the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn value_of_a_request_that_another_node_denies_is_not_seen() {
+    let two = TwoNodes::start().await;
+    let peers = PolicyHandle::new(Policy::new("peers").quota(Quota::per_hour(1)).distinct());
+    assert!(two.limiter.check_all([(&two.ip, "bob")]).await.unwrap().is_admitted());
+    let to = |peer| LogCost::from((&peers, "alice")).value(peer);
+    let denied = two.limiter.check_all([to("carol"), (&two.ip, "bob").into()]).await.unwrap();
+    assert!(!denied.is_admitted(), "the address is full");
+    assert!(two.limiter.check_all([to("dave")]).await.unwrap().is_admitted(), "the first value");
+}
+
+/// A node is silent, and the log on the other one is full, as Redis says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_node_hides_no_denial_of_another() {
+    let two = TwoNodes::start().await;
+    two.cluster.take_no_node_for_failed().await;
+    let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
+    assert!(admit(&theirs, "alice").await);
+    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(9)));
+    let node = &two.cluster.nodes[two.node("bob").await];
+    node.signal("STOP");
+    let bob = two.limiter.check_all([(&ip, "bob")]).await.unwrap();
+    assert_eq!(bob.decided_by(), DecidedBy::LocalLog);
+    let both = two.limiter.check_all([(&two.user, "alice"), (&ip, "bob")]).await.unwrap();
+    let alice = two.user("alice").await;
+    node.signal("CONT");
+    assert_eq!(
+        (alice.is_admitted(), both.is_admitted()),
+        (false, false),
+        "{:?}",
+        both.decided_by()
+    );
+}
+
+/// What a silent node can't be told delays nothing that another node has to know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_of_a_silent_node_delay_no_write_to_another() {
+    let two = TwoNodes::start().await;
+    two.cluster.take_no_node_for_failed().await;
+    let (number, ip) = (two.node("bob").await, PolicyHandle::new(Quota::per_hour(9_999)));
+    let silent = &two.cluster.nodes[number];
+    let mut there = Vec::new();
+    for key in (0..2_400).map(|key| format!("key-{key}")) {
+        if two.cluster.slot(&log_of(&key)).await.1 == number {
+            there.push(key);
+        }
+    }
+    silent.signal("STOP");
+    for key in &there {
+        assert_eq!(two.user(key).await.decided_by(), DecidedBy::LocalLog);
+    }
+    // By now the process looks for the node every half second.
+    sleep(Duration::from_secs(2)).await;
+    let both = two.limiter.check_all([(&two.user, "alice"), (&ip, "bob")]).await.unwrap();
+    assert_eq!((both.is_admitted(), both.decided_by()), (true, DecidedBy::LocalLog));
+    let (node, began) = (&two.cluster.nodes[two.node("alice").await], Instant::now());
+    node.has_entries(LOG, 1).await;
+    let took = began.elapsed();
+    silent.signal("CONT");
+    assert!(took < Duration::from_millis(1_500), "{took:?} behind {} logs", there.len());
+}
+
+/// The replica that takes the place of a primary lacks a ban, which the next check meets before the process knows of the loss.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ban_outlives_a_replaced_node() {
+    let cluster = Cluster::with_replicas(1).await;
+    let store = store(cluster.servers()).await;
+    let policy = PolicyHandle::new(user(50).penalty("3/10m:1h".parse().unwrap()));
+    let (limiter, bans) = (limiter(&policy, &store), Bans::new(&policy, store));
+    let (_, owner) = cluster.slot(LOG).await;
+    assert!(admit(&limiter, "alice").await);
+    bans.impose("alice", Duration::from_secs(3600), "spam").await.unwrap();
+    let (old, new) = (&cluster.nodes[owner], &cluster.nodes[owner + 3]);
+    eventually("the replica has it", async || old.run::<u64>(&["WAIT", "1", "100"]).await == 1)
+        .await;
+    new.run::<()>(&["CONFIG", "SET", "replica-read-only", "no"]).await;
+    new.run::<redis::Value>(&["FLUSHALL"]).await;
+    old.signal("STOP");
+    new.says("replication", "role:master").await;
+    old.signal("CONT");
+    old.says("replication", "role:slave").await;
+    let admitted = [admit(&limiter, "alice").await, admit(&limiter, "alice").await];
+    assert_eq!(admitted, [false, false]);
+}

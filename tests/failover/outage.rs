@@ -289,6 +289,19 @@ async fn outage_is_explained() {
     assert_eq!(explained().await, (DecidedBy::Store, 0));
 }
 
+/// Redis loses its data, which the process finds when the connection of an explanation breaks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explanation_after_a_loss_is_that_of_this_process() {
+    let redis = Redis::start().await;
+    let far = Far::from(&redis).await;
+    let limiter = far.limiter(user(1));
+    assert!(admit(&limiter, "alice").await);
+    redis.run::<()>(&["FLUSHALL"]).await;
+    far.proxy.drop_replies_to(LOG, 1);
+    let explained = limiter.explain("alice").await.unwrap();
+    assert_eq!((explained.decided_by, explained.admitted), (DecidedBy::LocalLog, false));
+}
+
 /// A denial by Redis is known. It must not be forgotten because another key is decided here meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn known_denial_stays_one_in_an_outage() {

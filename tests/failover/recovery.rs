@@ -273,6 +273,18 @@ async fn connection_that_was_closed_while_idle_fails_no_call() {
     limiter.reset("alice").await.unwrap();
 }
 
+/// The same for a budget, of which a call counts out what has left before it is explained.
+#[tokio::test]
+async fn budget_is_explained_on_a_connection_that_was_closed_while_idle() {
+    let redis = Redis::start().await;
+    let limiter = limiter(user(5).budget(), &store(redis.url()).await);
+    assert!(admit(&limiter, "alice").await);
+    sleep(Duration::from_millis(600)).await;
+    redis.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(limiter.explain("alice").await.unwrap().decided_by, DecidedBy::Store);
+}
+
 /// A log that takes many calls to write is written whole, and Redis decides about it again at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn long_log_is_written_whole_after_a_loss() {

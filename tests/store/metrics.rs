@@ -159,12 +159,13 @@ async fn outage_is_counted_from_the_first_error_to_the_write_back() {
 
     let changes = || recorded.gauge("sliding_window_journal_changes{}");
     let nearly_full = || recorded.gauge("sliding_window_journal_nearly_full{}");
+    let logs_nearly_full = || recorded.gauge("sliding_window_memory_nearly_full{}");
     for (users, about, full) in [(0..48_u32, 49.0..=60.0, 0.0), (48..900, 880.0..=910.0, 1.0)] {
         for user in users {
             assert!(local.check(user).await.unwrap().is_admitted());
         }
         assert!(about.contains(&changes()), "{}", changes());
-        assert_eq!(nearly_full(), full);
+        assert_eq!((nearly_full(), logs_nearly_full()), (full, full));
     }
     redis.start_again();
     eventually("all is written back", async || changes() == 0.0 && nearly_full() == 0.0).await;

@@ -1,6 +1,7 @@
 //! A [`MemoryStore`] as the local logs of a [`RedisStore`](crate::RedisStore): records what Redis has
 //! decided, and tells what this process knows.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -99,7 +100,7 @@ impl MemoryStore {
 
     /// Returns the record of a ban that stands, which this process has imposed or seen, and the present time.
     pub(in crate::store) fn standing_ban(&self, log: &LogId) -> Option<(BanRecord, u64)> {
-        log.policy.get_penalty()?;
+        log.policy.get_penalty().filter(|_| self.0.bans.load(Ordering::Relaxed) > 0)?;
         let (hash, shard) = self.0.lock_one(log);
         let now_us = self.0.now_us();
         let record = shard.ban(hash, log, now_us)?;

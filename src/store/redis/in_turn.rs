@@ -6,16 +6,17 @@ use smallvec::SmallVec;
 use tokio::task::JoinError;
 
 use super::requests::Mode;
-use super::{Inner, RedisStore};
+use super::{Inner, Read, RedisStore};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, LogId, LogOutcome, Outcome};
 
-/// Puts together what the parts of a check have come to.
-fn merge(check: &Check, parts: &[Arc<Check>], outcomes: Vec<Outcome>) -> Outcome {
+/// Puts together what the parts of a check have come to. Returns also when the first of them was read.
+fn merge(check: &Check, parts: &[Arc<Check>], outcomes: Vec<Outcome>) -> Read {
     let admitted = outcomes.iter().all(|outcome| outcome.admitted);
+    let timestamps = outcomes.iter().filter_map(|outcome| outcome.timestamp);
     // The latest: the request is not admitted before all logs have recorded it.
-    let timestamp = outcomes.iter().filter_map(|outcome| outcome.timestamp).max();
+    let (earliest, timestamp) = (timestamps.clone().min(), timestamps.max());
     let empty = |log: &LogId| LogOutcome::empty(&log.policy);
     let mut logs: SmallVec<[LogOutcome; 2]> = check.logs.iter().map(empty).collect();
     for (part, mut outcome) in parts.iter().zip(outcomes) {
@@ -39,7 +40,7 @@ fn merge(check: &Check, parts: &[Arc<Check>], outcomes: Vec<Outcome>) -> Outcome
     }
     let mut merged = Outcome::new(admitted, logs);
     merged.timestamp = timestamp;
-    merged
+    (merged, earliest)
 }
 
 /// A request that some of its logs may have. It is cancelled if the caller has gone, who would decide instead.
@@ -82,6 +83,11 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 // - A node fails after earlier logs have admitted. The failure policy decides under the same identity, and cancels what it
 //   does not admit. Here nothing is cancelled: a late cancellation would undo what it has admitted. Test:
 //   `late_rollback_undoes_no_admission`. An overload is no failure, and the request is cancelled.
+// - A node is gone before the check is sent. The others are asked whether they deny it, before the failure policy decides.
+//   Another check may take the place between the two, as in any outage. Test: `silent_node_hides_no_denial_of_another`.
+// - A part is read before a ban is imposed or lifted, and another one after it. Of the bans counts when the first part
+//   was read. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
+//   `ban_lifted_beside_a_check_of_two_nodes_stays_lifted`.
 // - An earlier log holds a request that will not pass, and denies another one, which is a strike if the log has a
 //   penalty. So logs with one are among the last. Two of them in several slots may bring one all the same. Test:
 //   `rolled_back_request_brings_no_ban`.
@@ -89,7 +95,7 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 //   are admitted, never too many.
 impl RedisStore {
     /// Decides on a check whose logs are in several slots.
-    pub(super) async fn admit_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+    pub(super) async fn admit_in_turn(self, check: Arc<Check>) -> Result<Read, StoreError> {
         let task = tokio::spawn(async move {
             let result = self.admit_parts(&check).await;
             let is_uncertain = result.as_ref().is_err_and(StoreError::may_have_counted);
@@ -103,7 +109,27 @@ impl RedisStore {
         result
     }
 
-    async fn admit_parts(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
+    /// Returns the denial by a node that replies, if there is one. The outcome has the logs of the others as not read.
+    pub(super) async fn denial_by_a_node(&self, check: &Check) -> Option<Outcome> {
+        if !self.0.is_split(check) {
+            return None;
+        }
+        let (parts, mut outcomes) = (self.0.split(check), Vec::new());
+        for part in &parts {
+            let look = async {
+                self.make_good(part).await?;
+                self.0.check_once(part.clone(), Mode::Peek).await
+            };
+            let unread = || part.logs.iter().map(|log| LogOutcome::unread(&log.policy));
+            let mut outcome = look.await.unwrap_or_else(|_| Outcome::new(false, unread()));
+            outcome.admitted = false;
+            outcomes.push(outcome);
+        }
+        let (outcome, _) = merge(check, &parts, outcomes);
+        (!outcome.fits()).then_some(outcome)
+    }
+
+    async fn admit_parts(&self, check: &Arc<Check>) -> Result<Read, StoreError> {
         let (inner, parts) = (&*self.0, self.0.split(check));
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         let mut denied = false;
@@ -183,7 +209,7 @@ impl Inner {
             outcome.admitted = true;
             outcomes.push(outcome);
         }
-        let mut outcome = merge(check, &parts, outcomes);
+        let (mut outcome, _) = merge(check, &parts, outcomes);
         outcome.admitted = outcome.fits();
         Ok(outcome)
     }

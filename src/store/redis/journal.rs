@@ -221,7 +221,9 @@ impl State {
 
     /// Takes note of a ban that this process has imposed.
     pub(super) fn ban(&mut self, log: &LogId) {
-        self.unwritten(log).has_ban = true;
+        // Under this policy, which has a penalty: what was noted before may be under one that has none.
+        let unwritten = self.logs.remove(log).unwrap_or_default();
+        self.logs.insert(log.clone(), Unwritten { has_ban: true, ..unwritten });
     }
 
     /// Takes note that Redis may lack anything of a log. What was written since that loss is not written
@@ -269,7 +271,8 @@ impl State {
         let (result, writing) = watch::channel(None);
         unwritten.writing = Some(writing.clone());
         let (whole, has_ban) = (unwritten.whole, unwritten.has_ban);
-        Some((writing, Some(Writer { log: log.clone(), requests, whole, has_ban, result })))
+        let log = self.logs.get_key_value(log)?.0.clone();
+        Some((writing, Some(Writer { log, requests, whole, has_ban, result })))
     }
 
     /// Ends the work of a writer. If it has succeeded, drops what it has written, except what has changed

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
 use super::journal::{Origin, Request, State, Whole, WriteResult, Writer};
@@ -91,11 +91,18 @@ impl RedisStore {
     /// Writes all logs until nothing is left. This is the background task.
     async fn write_all(self, _token: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let client = &self.0.client;
         loop {
+            let (began, is_up) = (Instant::now(), client.has_connection(None));
             let logs = self.0.journal.with(State::all_logs);
             if logs.is_empty() {
                 return self.0.journal.report_lost();
             }
+            // Those of a node that is gone are the last, and few of them, so that they delay no others.
+            let (mut logs, waiting): (Vec<_>, Vec<_>) =
+                logs.into_iter().partition(|log| !is_up || client.has_connection(Some(log)));
+            let took = if waiting.is_empty() { Duration::ZERO } else { began.elapsed() };
+            logs.extend(waiting.into_iter().take(MOST_LOGS));
             for logs in logs.chunks(MOST_LOGS) {
                 let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
                 // Logs that Redis can't use delay no other.
@@ -112,6 +119,8 @@ impl RedisStore {
                     backoff.pause().await;
                 }
             }
+            // To look for many of them is the work of a tenth of the time.
+            sleep(9 * took).await;
         }
     }
 
