@@ -61,6 +61,14 @@ impl Redis {
         redis
     }
 
+    /// Starts a replica of this server, and waits until it follows.
+    pub async fn start_replica(&self) -> Self {
+        let port = self.port().to_string();
+        let replica = Self::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+        replica.says("replication", "master_link_status:up").await;
+        replica
+    }
+
     /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port.number
@@ -239,6 +247,8 @@ fn spawn(port: u16, directory: &TempDir, options: &Options) -> Process {
         Command::new("redis-server")
             .args(&options.arguments)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            // Else a first replica waits five seconds for others.
+            .args(["--repl-diskless-sync-delay", "0"])
             .arg("--dir")
             .arg(directory.path())
             .envs(options.environment.iter().cloned())

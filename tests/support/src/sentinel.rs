@@ -28,16 +28,12 @@ impl Sentinels {
     /// Starts all of them, with so many replicas, and waits until the Sentinels know each other and these.
     pub async fn with_replicas(count: usize) -> Self {
         let master = Redis::start().await;
-        let port = master.port().to_string();
         let (mut replicas, mut sentinels) = (Vec::new(), Vec::new());
         for _ in 0..count {
-            replicas.push(Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await);
+            replicas.push(master.start_replica().await);
         }
         for _ in 0..3 {
             sentinels.push(Sentinel::start(master.port()).await);
-        }
-        for replica in &replicas {
-            replica.says("replication", "master_link_status:up").await;
         }
         for sentinel in &sentinels {
             sentinel.server.says("sentinel", &format!("slaves={count},sentinels=3")).await;

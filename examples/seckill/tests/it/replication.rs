@@ -128,8 +128,7 @@ async fn order_that_no_replica_confirms_is_a_503() {
     assert!(refused.json()["detail"].as_str().unwrap().starts_with("It may stand."));
     redis.run::<()>(&["ACL", "SETUSER", "default", "+wait"]).await;
     // The order of the first try, once a replica has it.
-    let port = redis.port().to_string();
-    let _replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+    let _replica = redis.start_replica().await;
     let is_known = async || server.order("iphone", "alice").await.status == 409;
     eventually("the replica confirms it", is_known).await;
     eventually("it is ready", async || ready().await.status == 200).await;
@@ -187,7 +186,7 @@ async fn a_failover_behind_a_name_is_followed() {
         let master = Redis::start().await;
         let (replica, _way) = replica_of(&master).await;
         let port = replica.port().to_string();
-        let _further = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+        let _further = replica.start_replica().await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
         let target = Arc::new(AtomicU16::new(master.port()));
@@ -274,13 +273,7 @@ async fn a_failover_of_a_live_master_loses_no_201() {
 #[tokio::test]
 async fn no_order_is_taken_after_a_replica_has_left() {
     let master = Redis::start().await;
-    master.run::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
-    let port = master.port().to_string();
-    let replica = async || {
-        let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
-        replica.says("replication", "master_link_status:up").await;
-        replica
-    };
+    let replica = async || master.start_replica().await;
     let replicas = [replica().await, replica().await, replica().await];
     let server = waiting_for(&master, "1", &["--stock", "iphone=999"]);
     let users = AtomicU16::new(0);
@@ -319,9 +312,7 @@ async fn a_master_that_comes_back_older_sells_nothing_again() {
     let before = waiting_for(&master, "0", &["--stock", "iphone=2"]);
     master.run::<()>(&["SAVE"]).await;
     drop(before);
-    let port = master.port().to_string();
-    let replica = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
-    replica.says("replication", "master_link_status:up").await;
+    let _replica = master.start_replica().await;
     let seller = waiting_for(&master, "1", &["--stock", "iphone=2"]);
     for user in ["alice", "bob"] {
         let sold = async || matches!(seller.order("iphone", user).await.status.as_u16(), 201 | 409);
@@ -446,8 +437,7 @@ async fn a_cluster_with_many_skus_that_sells_is_ready() {
 async fn a_master_that_sentinels_have_replaced_is_left() {
     let master = Redis::start().await;
     let (replica, _way) = replica_of(&master).await;
-    let port = replica.port().to_string();
-    let _further = Redis::start_with(&["--replicaof", "127.0.0.1", &port]).await;
+    let _further = replica.start_replica().await;
     let sentinel = Sentinel::start(master.port()).await;
     let named = ["--redis", &sentinel.server.url(), "--sentinel-master", MASTER];
     let more = ["--response-timeout", "2s", "--quota", "999/60s", "--ip-quota", "off"];
