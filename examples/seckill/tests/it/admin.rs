@@ -9,7 +9,7 @@ use test_support::server_process::Server;
 
 #[cfg(feature = "metrics")]
 use crate::on_redis;
-use crate::{ADMIN, SECKILL, TOKEN, alone, on_both};
+use crate::{ADMIN, SECKILL, TOKEN, alone, by, on_both};
 
 /// The first strike is a ban of an hour.
 const STRICT: [&str; 8] =
@@ -106,8 +106,7 @@ async fn an_address_is_explained_by_the_policy_of_its_network() {
     let draw = ["--accounts", "1/10m", "--nat", "127.0.0.0/8=2", "--opens-in", "1h"];
     let server = alone(&[&ADMIN[..], &draw].concat());
     for (user, status) in [("alice", 202), ("bob", 202), ("carol", 429)] {
-        let entry = server.request("POST", "/seckill/iphone/entries");
-        assert_eq!(server.send(entry.header("x-user-id", user)).await.status, status);
+        assert_eq!(by(&server, user, "POST", "/seckill/iphone/entries").await.status, status);
     }
     let live = server.ask("GET", "/admin/live", "").await.json();
     let denied = json!([{ "policy": "accounts", "key": "127.0.0.1", "denials": 1 }]);

@@ -8,7 +8,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{ADMIN, alone, by, on_both, on_redis, pay, sale};
+use crate::{ADMIN, alone, by, on_both, on_redis, order, pay, sale};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -30,11 +30,6 @@ async fn becomes(server: &Server, user: &str, state: &str) -> Value {
         sleep(Duration::from_millis(seen["again_in_ms"].as_u64().unwrap_or(1000))).await;
     }
     panic!("{user} never is in the state {state}");
-}
-
-async fn order(server: &Server, user: &str, ticket: &Value) -> HttpResponse {
-    let request = server.order_request("iphone", user);
-    server.send(request.header("x-seckill-ticket", ticket.as_str().unwrap_or_default())).await
 }
 
 fn unhex(text: &Value) -> Vec<u8> {

@@ -7,7 +7,7 @@ use test_support::proxy::{Fault, Proxy};
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::time::sleep;
 
-use crate::{ADMIN, alone, by, on_redis, ttl};
+use crate::{ADMIN, alone, by, on_redis, order, ttl};
 
 #[tokio::test]
 async fn a_restart_keeps_stock_and_orders() {
@@ -23,9 +23,7 @@ async fn a_restart_keeps_stock_and_orders() {
     assert_eq!((&level["stock"], &level["sold"]), (&1.into(), &1.into()), "{level}");
     assert_eq!(second.order("iphone", "alice").await.problem(409), "/problems/already-ordered");
     second.order("iphone", "bob").await.problem(410);
-    let order =
-        second.request("GET", placed.header("location").unwrap()).header("x-user-id", "alice");
-    let order = second.send(order).await.json();
+    let order = by(&second, "alice", "GET", placed.header("location").unwrap()).await.json();
     assert_eq!(order["order_id"], placed.json()["order_id"]);
     let [before, now] = [&placed.json(), &order].map(|it| it["pay_in_ms"].as_u64().unwrap());
     assert!(now > 0 && now <= before, "the time to pay goes on: {before}, {now}");
@@ -106,7 +104,7 @@ async fn a_redis_that_dies_in_mid_sale_loses_and_doubles_no_order() {
 #[tokio::test]
 async fn on_a_cluster_quota_and_stock_hold() {
     let cluster = Cluster::start().await;
-    let urls: Vec<String> = cluster.nodes.iter().map(Redis::url).collect();
+    let urls = cluster.urls();
     let mut flags = vec!["--stock", "iphone=3", "--stock", "radio=9", "--ban", "1/1h:1h"];
     flags.extend(ADMIN);
     // None of its servers has a replica, and one of them tells the time.
@@ -133,9 +131,7 @@ async fn on_a_cluster_quota_and_stock_hold() {
     flags.retain(|flag| *flag != "--first-come");
     let drawn = alone(&[&flags[..], &["--prefix", "drawn"]].concat());
     let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
-    let order = drawn.order_request("iphone", "alice");
-    let order = order.header("x-seckill-ticket", entered["ticket"].as_str().unwrap());
-    assert_eq!(drawn.send(order).await.status, 201);
+    assert_eq!(order(&drawn, "alice", &entered["ticket"]).await.status, 201);
 }
 
 #[tokio::test]

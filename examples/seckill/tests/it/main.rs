@@ -15,10 +15,10 @@ mod stock;
 
 use http::request::Builder;
 use serde_json::{Value, json};
-use test_support::Redis;
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::requests::HttpResponse;
 use test_support::server_process::{ADMIN, Server, TOKEN};
+use test_support::{Redis, eventually};
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
 
@@ -61,6 +61,22 @@ async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String
 /// Returns a request about a SKU or an order, of a user.
 async fn by(server: &Server, user: &str, method: &str, path: &str) -> HttpResponse {
     server.send(server.request(method, path).header("x-user-id", user)).await
+}
+
+/// Orders a piece of the draw of the iPhone.
+async fn order(server: &Server, user: &str, ticket: &Value) -> HttpResponse {
+    let request = server.order_request("iphone", user);
+    server.send(request.header("x-seckill-ticket", ticket.as_str().unwrap_or_default())).await
+}
+
+async fn until_ready(server: &Server) {
+    let is_ready = async || server.get("/readyz").await.status == 200;
+    eventually("it is ready", is_ready).await;
+}
+
+/// Returns flags that put so many SKUs on sale.
+fn skus(count: usize) -> Vec<String> {
+    (0..count).map(|number| format!("--stock=sku-{number}=5")).collect()
 }
 
 /// Begins the call by which the payment provider says that an order is paid.

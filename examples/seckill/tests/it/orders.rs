@@ -49,13 +49,11 @@ async fn an_order_is_shown_to_its_user_only() {
         assert_eq!(placed.status, 201);
         assert_eq!(placed.json()["user"], user);
         let path = placed.header("location").unwrap();
-        let get = async |path: &str, user: &str| {
-            server.send(server.request("GET", path).header("x-user-id", user)).await
-        };
-        assert_eq!(get(path, user).await.json(), placed.json());
-        let of_another = get(path, "bob").await;
+        assert_eq!(by(server, user, "GET", path).await.json(), placed.json());
+        let of_another = by(server, "bob", "GET", path).await;
         assert_eq!(of_another.problem(404), "/problems/unknown-order");
-        let unknown = get("/orders/mi.x-5_pro.00000000-0000-4000-8000-000000000000", "bob").await;
+        let unknown = "/orders/mi.x-5_pro.00000000-0000-4000-8000-000000000000";
+        let unknown = by(server, "bob", "GET", unknown).await;
         assert_eq!(of_another.body, unknown.body, "a client can't tell the two apart");
         server.get(path).await.problem(401);
     })

@@ -3,7 +3,7 @@
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 
-use crate::{ADMIN, SECKILL, by, on_redis, pay};
+use crate::{ADMIN, SECKILL, by, on_redis, pay, until_ready};
 
 /// Waits until `/readyz` and the live page give a reason that has these texts.
 async fn stands_still(server: &Server, texts: &[&str]) {
@@ -19,8 +19,7 @@ async fn stands_still(server: &Server, texts: &[&str]) {
 }
 
 async fn goes_on(server: &Server) {
-    let is_ready = async || server.get("/readyz").await.status == 200;
-    eventually("it is ready", is_ready).await;
+    until_ready(server).await;
     let live = server.ask("GET", "/admin/live", "").await.json();
     assert!(live["standstill"].is_null(), "{live}");
 }

@@ -13,7 +13,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::draw::assert_line;
-use crate::{ADMIN, alone, by, count, on_redis, pay, sale};
+use crate::{ADMIN, alone, by, count, on_redis, order, pay, sale, skus, until_ready};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -72,8 +72,7 @@ async fn a_201_and_a_409_are_on_a_replica() {
 async fn a_crowd_is_served_with_a_replica_some_way_off() {
     let master = Redis::start().await;
     let (_replica, _way) = replica_of(&master).await;
-    let mut skus: Vec<String> = (0..60).map(|number| format!("--stock=sku-{number}=5")).collect();
-    skus.push("--stock=iphone=100".to_owned());
+    let skus = [skus(60), vec!["--stock=iphone=100".to_owned()]].concat();
     let skus: Vec<&str> = skus.iter().map(String::as_str).collect();
     let server = waiting_for(&master, "1", &skus);
     let order = |user| server.spawn(server.order_request("iphone", &format!("user-{user}")));
@@ -203,7 +202,7 @@ async fn a_failover_behind_a_name_is_followed() {
         let flags = ["--redis", &url, "--min-replicas", replicas, "--response-timeout", "2s"];
         let server = alone(&[&flags[..], &["--quota", "999/60s", "--ip-quota", "off"]].concat());
         assert_eq!(server.order("iphone", "alice").await.status, 201);
-        eventually("it is ready", async || server.get("/readyz").await.status == 200).await;
+        until_ready(&server).await;
         let orders = ["HLEN", "seckill:{iphone}:orders"];
         let is_there = async || replica.run::<usize>(&orders).await == 1;
         eventually("the replica has the order", is_there).await;
@@ -261,7 +260,7 @@ async fn a_failover_of_a_live_master_loses_no_201() {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        eventually("it goes on", async || server.get("/readyz").await.status == 200).await;
+        until_ready(&server).await;
         let master = new_master().await.expect("one has taken over");
         let kept: Vec<String> = master.run(&["HKEYS", "seckill:{iphone}:buyers"]).await;
         let lost: Vec<_> = sold.iter().filter(|user| !kept.contains(user)).collect();
@@ -323,7 +322,7 @@ async fn a_master_that_comes_back_older_sells_nothing_again() {
     let shown = async || server.get("/seckill/iphone").await.json();
     eventually("it knows", async || shown().await["sold"] == 2).await;
     server.order("iphone", "carol").await.problem(410);
-    eventually("it is ready", async || server.get("/readyz").await.status == 200).await;
+    until_ready(&server).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
     // Before anything has taken its place.
     master.restart().await;
@@ -386,8 +385,7 @@ async fn a_503_of_what_redis_has_refused_says_whether_it_may_stand() {
                 assert_eq!(refused.json()["detail"], "Nothing was changed.", "{replicas}, {key}");
             }
             assert!(!has("bob").await);
-            let is_ready = async || server.get("/readyz").await.status == 200;
-            eventually("it goes on", is_ready).await;
+            until_ready(&server).await;
         }
         // The script meets it after its first change, also if it had to be brought first.
         master.run::<()>(&["SET", &format!("{prefix}:{{iphone}}:unpaid"), "x"]).await;
@@ -406,12 +404,11 @@ async fn a_503_of_what_redis_has_refused_says_whether_it_may_stand() {
 #[tokio::test]
 async fn a_cluster_with_many_skus_that_sells_is_ready() {
     let cluster = Cluster::with_replicas(1).await;
-    let skus: Vec<String> = (0..60).map(|number| format!("--stock=sku-{number}=5")).collect();
-    let urls = cluster.urls()[..3].join(",");
+    let (urls, skus) = (cluster.urls()[..3].join(","), skus(60));
     let mut flags = vec!["--redis", &urls, "--response-timeout", "2s"];
     flags.extend(skus.iter().map(String::as_str));
     let server = alone(&flags);
-    eventually("it is ready", async || server.get("/readyz").await.status == 200).await;
+    until_ready(&server).await;
     let lag = async {
         for signal in ["STOP", "CONT"].iter().cycle() {
             cluster.nodes[3..].iter().for_each(|replica| replica.signal(signal));
@@ -460,9 +457,7 @@ async fn an_entry_of_who_has_paid_says_nothing_of_the_replicas() {
     let open = ["--stock", "iphone=3", "--opens-at", "2020-01-01T00:00:00Z", "--accounts", "off"];
     let server = waiting_for(&master, "1", &open);
     let entered = by(&server, "alice", "POST", "/seckill/iphone/entries").await.json();
-    let order = server.order_request("iphone", "alice");
-    let order = order.header("x-seckill-ticket", entered["ticket"].as_str().unwrap());
-    let order = server.send(order).await;
+    let order = order(&server, "alice", &entered["ticket"]).await;
     assert_eq!(pay(&server, &order.json(), "1").await.status, 200);
     way.set(Fault::Stall);
     // An order that the master alone has. Its user is told that it is not safe.
@@ -484,7 +479,7 @@ async fn an_entry_of_who_has_paid_says_nothing_of_the_replicas() {
 #[tokio::test]
 async fn levels_of_many_skus_are_shown_without_replicas() {
     let redis = Redis::start().await;
-    let skus: Vec<String> = (0..400).map(|number| format!("--stock=sku-{number}=5")).collect();
+    let skus = skus(400);
     let skus: Vec<&str> = skus.iter().map(String::as_str).collect();
     drop(waiting_for(&redis, "1", &skus));
     let server = waiting_for(&redis, "1", &skus[..60]);
@@ -520,10 +515,9 @@ async fn a_crowd_that_no_replica_confirms_delays_no_look() {
 #[tokio::test(flavor = "multi_thread")]
 async fn levels_are_shown_while_a_cluster_has_no_replicas() {
     let mut cluster = Cluster::with_replicas(1).await;
-    let skus: Vec<String> = (0..60).map(|number| format!("--stock=sku-{number}=5")).collect();
-    let mut flags: Vec<&str> = skus.iter().map(String::as_str).collect();
-    let urls: Vec<String> = cluster.nodes[..3].iter().map(Redis::url).collect();
-    urls.iter().for_each(|url| flags.extend(["--redis", url]));
+    let (urls, skus) = (cluster.urls()[..3].join(","), skus(60));
+    let mut flags = vec!["--redis", &urls];
+    flags.extend(skus.iter().map(String::as_str));
     let server = alone(&[&flags[..], &["--min-replicas", "1"]].concat());
     assert_eq!(server.order("sku-1", "alice").await.status, 201);
     cluster.nodes.truncate(3);

@@ -11,7 +11,9 @@ use test_support::server_process::{Server, fails};
 use test_support::{Redis, eventually};
 use tokio::time::sleep;
 
-use crate::{SECKILL, TOKEN, alone, count, on_redis, pay};
+use crate::{SECKILL, TOKEN, alone, by, count, on_redis, pay};
+
+const NO_ORDER: &str = "/orders/iphone.00000000-0000-4000-8000-000000000000";
 
 /// Sends the orders of all these users to the servers in turn, a hundred at once.
 async fn rush(servers: &[Server], users: impl Iterator<Item = String>) -> Vec<HttpResponse> {
@@ -62,10 +64,7 @@ async fn polls_cost_redis_four_reads_a_second() {
 async fn looking_up_orders_is_limited_by_user_and_address() {
     let redis = Redis::start().await;
     let server = on_redis(&redis, &[]);
-    let look_up = async |user: &str| {
-        let order = "/orders/iphone.00000000-0000-4000-8000-000000000000";
-        server.send(server.request("GET", order).header("x-user-id", user)).await
-    };
+    let look_up = async |user: &str| by(&server, user, "GET", NO_ORDER).await;
     let mut answers = Vec::new();
     for _ in 0..100 {
         answers.push(look_up("mallory").await);
@@ -121,8 +120,7 @@ async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
     });
     does_not_start(&redis);
     let server = continued.await.unwrap();
-    let get = server.request("GET", "/orders/iphone.00000000-0000-4000-8000-000000000000");
-    let order = server.send(get.header("x-user-id", "alice")).await;
+    let order = by(&server, "alice", "GET", NO_ORDER).await;
     for response in
         [order, server.order("iphone", "alice").await, server.get("/seckill/iphone").await]
     {
