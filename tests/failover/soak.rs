@@ -116,7 +116,7 @@ async fn faults_at_random() {
         new.decided_by_the_store_since(back);
         asked += new.0.len();
         here += new.count(|it| it.decided_by == Some(DecidedBy::LocalLog));
-        new.statuses(&[200, 429]);
+        new.are_decisions();
         kept.extend(new.0);
         let answers = Responses(std::mem::take(&mut kept));
         let over = answers.over_admitted();

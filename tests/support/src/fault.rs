@@ -41,8 +41,6 @@ pub struct Fault {
     pub over_admission: usize,
     /// Whether windows in the process decide while it lasts.
     pub decided_here: bool,
-    /// The only statuses that clients may see.
-    pub statuses: &'static [u16],
 }
 
 impl Fault {
@@ -57,7 +55,6 @@ impl Fault {
             added_latency: "none after the first failure",
             over_admission: 0,
             decided_here: true,
-            statuses: &[200, 429],
         }
     }
 
@@ -102,7 +99,7 @@ impl Fault {
         sleep(WINDOW * 5 / 4).await;
         let answers = load.stop().await;
 
-        answers.statuses(self.statuses);
+        answers.are_decisions();
         answers.no_user_starves();
         answers.decided_by_the_store_since(back);
         let over = answers.over_admitted();
