@@ -162,7 +162,7 @@ async fn strikes_without_room_are_no_flood_of_warnings() {
         bans.impose(key, Duration::from_secs(60), "by hand").await.unwrap();
     }
     let limiter = Limiter::new(policy(), store);
-    let (warnings, _subscriber) = Warnings::listen();
+    let warnings = Warnings::listen();
     for lines in [1, 2] {
         for _ in 0..1_000 {
             let _ = limiter.check("mallory").await.unwrap();

@@ -209,7 +209,7 @@ async fn outage_ends_when_its_runtime_is_gone() {
 #[tokio::test]
 async fn expired_requests_are_warned_of_together() {
     let mut redis = Redis::start().await;
-    let (warnings, _listening) = Warnings::listen();
+    let warnings = Warnings::listen();
     let brief = Policy::new("user").quota(Quota::new(1, Duration::from_millis(500)));
     let ours = limiter(brief, &RedisStore::connect(redis.url()).await.unwrap());
     redis.kill();

@@ -30,7 +30,7 @@ fn missing(recorded: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
 #[tokio::test(start_paused = true)]
 async fn key_not_provided_is_500_and_warns_once() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let (warnings, _subscriber) = Warnings::listen();
+    let warnings = Warnings::listen();
     let layer = || SlidingWindowLayer::new(policy("ip"), key::peer_ip(), MemoryStore::new());
     let service = layer().layer(service_fn(ok));
     for _ in 0..3 {
@@ -55,7 +55,7 @@ async fn key_not_provided_is_500_and_warns_once() {
 
 #[test]
 fn ban_that_ends_before_the_log_has_room_is_warned_of() {
-    let (warnings, _subscriber) = Warnings::listen();
+    let warnings = Warnings::listen();
     let user = |penalty: &str| {
         let quota = Quota::new(5, Duration::from_secs(600));
         PolicyHandle::new(Policy::new("user").quota(quota).penalty(penalty.parse().unwrap()))
@@ -104,7 +104,7 @@ async fn rule_that_never_finds_its_key_warns_once() {
         (without_login, true, false),
         (optional, false, false),
     ] {
-        let (warnings, _subscriber) = Warnings::listen();
+        let warnings = Warnings::listen();
         let service = layer.layer(service_fn(ok));
         if found_first {
             let mut request = request(&[("x-usr-id", "alice")]);
@@ -123,7 +123,7 @@ async fn rule_that_never_finds_its_key_warns_once() {
 /// The key is in each request, and the value in none.
 #[tokio::test(start_paused = true)]
 async fn rule_that_never_finds_its_value_warns_once() {
-    let (warnings, _subscriber) = Warnings::listen();
+    let warnings = Warnings::listen();
     let (by, value) = (key::header("x-user-id"), key::header("x-devcie"));
     let devices = policy("devices").distinct();
     let layer = SlidingWindowLayer::new(policy("user"), by.clone(), MemoryStore::new());
@@ -142,7 +142,7 @@ async fn request_counted_twice_in_a_log_is_reported() {
     let by = |name, key| SlidingWindowLayer::new(policy(name), key::header(key), store.clone());
     for (key, counted_twice) in [("x-user-id", 3), ("x-tenant", 0)] {
         let (recorded, _recorder) = RecordedMetrics::listen();
-        let (warnings, _subscriber) = Warnings::listen();
+        let warnings = Warnings::listen();
         // A layer of another policy between the two hides neither of them.
         let service = ServiceBuilder::new()
             .layer(by("user", "x-user-id"))
@@ -166,7 +166,7 @@ async fn request_counted_twice_in_a_log_is_reported() {
 #[tokio::test(start_paused = true)]
 async fn impossible_cost_warns_once_and_is_no_store_failure() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let (warnings, _subscriber) = Warnings::listen();
+    let warnings = Warnings::listen();
     let five = || Policy::from(Quota::per_minute(5));
     for (policy, kind, status) in [
         (five().budget(), "cost_above_limit", StatusCode::TOO_MANY_REQUESTS),
@@ -202,7 +202,7 @@ async fn warnings_behind_a_proxy(
     header: &'static str,
     first: &[Request<String>],
 ) -> Vec<String> {
-    let (warnings, _subscriber) = Warnings::listen();
+    let warnings = Warnings::listen();
     let service =
         SlidingWindowLayer::new(policy("ip"), by, MemoryStore::new()).layer(service_fn(ok));
     for request in first {
@@ -297,7 +297,7 @@ fn a_constructor_panics_at_its_caller() {
 #[tokio::test]
 async fn redis_never_up_warns_once() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let (warnings, _subscriber) = Warnings::listen();
+    let warnings = Warnings::listen();
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let _store = RedisStore::connect_lazy(format!("redis://127.0.0.1:{port}")).unwrap();
     while warnings.lines().is_empty() {

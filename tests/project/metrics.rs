@@ -27,7 +27,7 @@ async fn fill(store: &MemoryStore, logs: usize) {
 #[tokio::test(start_paused = true)]
 async fn filling_store_warns_at_80_percent_and_counts_its_refusals() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let (warnings, _subscriber) = Warnings::listen();
+    let warnings = Warnings::listen();
     let nearly_full = || recorded.gauge("sliding_window_memory_nearly_full{}");
     let refusals = || recorded.count("sliding_window_memory_full_total{}");
     let store = MemoryStore::with_capacity(10);

@@ -48,7 +48,7 @@ async fn on_one_server() {
 async fn another_prefix_than_the_users_is_warned_of() {
     let redis = Redis::start().await;
     let url = make_user(&redis, May::DoAll).await;
-    let (warnings, _listening) = Warnings::listen();
+    let warnings = Warnings::listen();
     let limiter = Limiter::new(Quota::per_minute(1_000_000), patient().connect(url).await.unwrap());
     eventually("it is warned of", async || {
         // One log, of which Redis refuses to be told after the first time.

@@ -49,7 +49,7 @@ async fn entries_are_uuids_scored_in_microseconds() {
 async fn server_that_may_evict_logs_is_warned_of() {
     let warnings_with = async |arguments: &[&str]| {
         let redis = Redis::start_with(arguments).await;
-        let (warnings, _listening) = Warnings::listen();
+        let warnings = Warnings::listen();
         redis.store().await;
         warnings.lines()
     };

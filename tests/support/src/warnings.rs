@@ -4,18 +4,16 @@ use std::cell::RefCell;
 use std::io;
 use std::sync::{Arc, Mutex, Once};
 
+type Bytes = Arc<Mutex<Vec<u8>>>;
+
 thread_local! {
-    static HEARD: RefCell<Option<Warnings>> = const { RefCell::new(None) };
+    static HEARD: RefCell<Option<Bytes>> = const { RefCell::new(None) };
 }
 
-/// What was warned of on this thread.
-#[derive(Clone, Default)]
-pub struct Warnings(Arc<Mutex<Vec<u8>>>);
+/// What is warned of on this thread, until it is dropped.
+pub struct Warnings(Bytes);
 
-/// Listens until it is dropped.
-pub struct Listening;
-
-impl Drop for Listening {
+impl Drop for Warnings {
     fn drop(&mut self) {
         HEARD.with(|heard| heard.replace(None));
     }
@@ -26,15 +24,15 @@ impl Warnings {
     ///
     /// One subscriber serves all threads for good: where each thread sets one of its own, those that
     /// come and go beside it may switch a warning off for a moment.
-    pub fn listen() -> (Self, Listening) {
+    pub fn listen() -> Self {
         static SUBSCRIBED: Once = Once::new();
         SUBSCRIBED.call_once(|| {
             let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
             subscriber.with_ansi(false).with_writer(|| OfThread).init();
         });
-        let warnings = Self::default();
-        HEARD.with(|heard| heard.replace(Some(warnings.clone())));
-        (warnings, Listening)
+        let bytes = Bytes::default();
+        HEARD.with(|heard| heard.replace(Some(bytes.clone())));
+        Self(bytes)
     }
 
     /// Returns the warnings so far, a line each.
@@ -50,8 +48,8 @@ struct OfThread;
 impl io::Write for OfThread {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         HEARD.with(|heard| {
-            if let Some(warnings) = &*heard.borrow() {
-                warnings.0.lock().unwrap().extend_from_slice(bytes);
+            if let Some(heard) = &*heard.borrow() {
+                heard.lock().unwrap().extend_from_slice(bytes);
             }
         });
         Ok(bytes.len())
