@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tempfile::TempPath;
-use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::proxy::{Fault, Proxy};
 use test_support::requests::HttpResponse;
 use test_support::server_process::{ADMIN, Server, cannot_start, fails, refuses, webhook};
@@ -223,21 +222,6 @@ async fn the_routes_of_the_operator_need_the_token() {
         server.send(server.request(method, path)).await.problem(404);
         server.send(server.admin_request(method, path)).await.problem(401);
     }
-}
-
-/// The Redis user of SECURITY.md.
-#[tokio::test]
-async fn the_listed_rights_are_enough() {
-    let redis = Redis::start().await;
-    let url = make_user(&redis, May::RunThePrograms).await;
-    let server = start("1/60s", &["--redis", &url, "--prefix", "limiter", "--global", "1/60s"]);
-    assert_eq!(sms(&server, "bank", ALICE).await.status, 202);
-    sms(&server, "bank", ALICE).await.problem(429);
-    // What the bucket refuses is given back.
-    sms(&server, "bank", BOB).await.problem(503);
-    assert_eq!(put(&server, "/policies/receiver", "5/60s").await, 200);
-    nothing_was_refused(&redis).await;
-    assert!(!server.stop().contains("NOPERM"));
 }
 
 /// Also if no connection keeps the server running.
