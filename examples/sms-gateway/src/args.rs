@@ -11,7 +11,6 @@ use example_support::webhook::WebhookFlags;
 use tower_sliding_window::{FailurePolicy, Quota};
 
 use crate::alerts::Bound;
-use crate::downstream::Targets;
 
 /// A gateway for text messages. Each message counts for its institution, its channel, its destination
 /// and its receiver: for all of them or for none. A text of several parts counts once for each part.
@@ -86,8 +85,12 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) hold_messages: u32,
 
-    #[command(flatten)]
-    pub(crate) targets: Targets,
+    /// While the downstream suffers, with more than 5 % of its results failed or later than 500 ms, the
+    /// limits of all institutions are lowered by three tenths every four seconds. Else they rise by a
+    /// twentieth of the configured ones every two. Each server follows what it sees itself. This is the
+    /// share of a configured limit below which it is not lowered; 100 never lowers any.
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = percent())]
+    pub(crate) adapt_floor: u32,
 
     #[command(flatten)]
     pub(crate) bound: Bound,

@@ -4,15 +4,18 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use clap::Args;
-use example_support::flags::{span, timeout};
 use example_support::lock;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::args::percent;
 use crate::levels::Levels;
 use crate::message::Message;
 
+/// The downstream suffers if more than [`SLOW`] of a hundred results take longer than this.
+const TARGET_LATENCY: Duration = Duration::from_millis(500);
+/// It suffers too if it fails to take more than so many of a hundred messages.
+const TARGET_ERRORS: u64 = 5;
+/// How often the controller looks at the results.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How many results it takes for a decision of the controller.
 const LEAST_RESULTS: u64 = 5;
 /// After how many looks without a new result the limits rise.
@@ -21,28 +24,6 @@ const QUIET: u32 = 30;
 const SLOW: u64 = 5;
 /// What an increase adds to what is left of the thresholds, in percent.
 const INCREASE: u32 = 5;
-
-/// What the downstream is to keep to, and how far thresholds are lowered if it does not.
-#[derive(Args, Clone, Copy, Debug)]
-pub(crate) struct Targets {
-    /// The downstream suffers if more than 5 % of its results take longer than this.
-    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = span)]
-    target_latency: Duration,
-
-    /// The downstream suffers if it fails to take more than this share of the messages.
-    #[arg(long, value_name = "PERCENT", default_value = "5", value_parser = percent())]
-    target_errors: u32,
-
-    /// How often the controller looks at the results. While the downstream suffers, it lowers the
-    /// limits of all institutions by three tenths at every other look; else it raises them by a
-    /// twentieth of the configured ones at each. Each server follows what it sees itself.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = timeout)]
-    adapt_every: Duration,
-
-    /// The share of a configured limit below which it is not lowered; 100 never lowers any.
-    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = percent())]
-    adapt_floor: u32,
-}
 
 /// How the downstream did.
 #[derive(Default)]
@@ -53,10 +34,7 @@ struct Results {
 }
 
 /// A downstream that sends nothing anywhere.
-pub(crate) struct Downstream {
-    targets: Targets,
-    state: Mutex<State>,
-}
+pub(crate) struct Downstream(Mutex<State>);
 
 struct State {
     latency: Duration,
@@ -68,15 +46,14 @@ struct State {
 }
 
 impl Downstream {
-    pub(crate) fn new(targets: Targets) -> Self {
+    pub(crate) fn new() -> Self {
         let latency = Duration::from_millis(20);
-        let state = State { latency, errors: 0, received: 0, recent: Results::default() };
-        Self { targets, state: Mutex::new(state) }
+        Self(Mutex::new(State { latency, errors: 0, received: 0, recent: Results::default() }))
     }
 
     /// Changes how it behaves, where something is said.
     pub(crate) fn set(&self, latency: Option<Duration>, errors: Option<u64>) {
-        let state = &mut *lock(&self.state);
+        let state = &mut *lock(&self.0);
         state.latency = latency.unwrap_or(state.latency);
         state.errors = errors.unwrap_or(state.errors);
     }
@@ -84,7 +61,7 @@ impl Downstream {
     /// Hands a message over, and returns whether it will be sent.
     pub(crate) async fn send(&self, message: &Message) -> bool {
         let (latency, fails) = {
-            let mut state = lock(&self.state);
+            let mut state = lock(&self.0);
             // Failures are evenly spread over the messages.
             let failures = |count: u64| count * state.errors / 100;
             let fails = failures(state.received + 1) > failures(state.received);
@@ -96,8 +73,8 @@ impl Downstream {
         tracing::debug!(?institution, ?channel, ?to, characters, parts, "handed to the downstream");
         let begun = Instant::now();
         tokio::time::sleep(latency).await;
-        let slow = begun.elapsed() > self.targets.target_latency;
-        let recent = &mut lock(&self.state).recent;
+        let slow = begun.elapsed() > TARGET_LATENCY;
+        let recent = &mut lock(&self.0).recent;
         recent.results += 1;
         recent.failed += u64::from(fails);
         recent.slow += u64::from(slow);
@@ -108,15 +85,14 @@ impl Downstream {
     ///
     /// Additive increase, multiplicative decrease, as TCP does (RFC 5681): quick to make room, slow to
     /// take it back, so that servers that share a downstream settle beside each other.
-    pub(crate) async fn control(&self, levels: &Levels) {
-        let mut controller =
-            Controller { targets: self.targets, left: 100, settles: false, seen: 0, quiet: 0 };
-        let mut looks = interval(self.targets.adapt_every);
+    pub(crate) async fn control(&self, levels: &Levels, floor: u32) {
+        let mut controller = Controller { floor, left: 100, settles: false, seen: 0, quiet: 0 };
+        let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
             let before = controller.left;
-            controller.look(&mut lock(&self.state).recent);
+            controller.look(&mut lock(&self.0).recent);
             if controller.left != before {
                 levels.leave(controller.left);
             }
@@ -125,7 +101,8 @@ impl Downstream {
 }
 
 struct Controller {
-    targets: Targets,
+    /// The share of a configured limit below which it is not lowered, in percent.
+    floor: u32,
     /// What is left of the configured limits, in percent.
     left: u32,
     /// The next results may be of messages from before the last decrease.
@@ -150,11 +127,10 @@ impl Controller {
         }
         let Results { results, failed, slow } = std::mem::take(recent);
         self.seen = 0;
-        let errors = u64::from(self.targets.target_errors);
         if settles {
             // They are used up.
-        } else if failed * 100 > errors * results || slow * 100 > SLOW * results {
-            let left = (self.left * 7 / 10).max(self.targets.adapt_floor).min(self.left);
+        } else if failed * 100 > TARGET_ERRORS * results || slow * 100 > SLOW * results {
+            let left = (self.left * 7 / 10).max(self.floor).min(self.left);
             self.settles = left < self.left;
             self.left = left;
             if self.settles {

@@ -111,7 +111,7 @@ async fn apps(
         limiter: limiter.failure_policy(args.on_failure).max_waiters(hold_messages),
         policies,
         bucket: Bucket::new(args.global)?,
-        downstream: Downstream::new(args.targets),
+        downstream: Downstream::new(),
         refusals: Refusals::new(args.bound),
         hold: args.hold,
         hold_messages,
@@ -121,7 +121,9 @@ async fn apps(
     });
     gateway.compare_sum();
     let controlled = gateway.clone();
-    tokio::spawn(async move { controlled.downstream.control(controlled.policies.set()).await });
+    tokio::spawn(async move {
+        controlled.downstream.control(controlled.policies.set(), args.adapt_floor).await;
+    });
     let (watched, webhook) = (gateway.clone(), webhook.clone());
     tokio::spawn(async move { watched.refusals.watch(&webhook).await });
     let followed = gateway.clone();
