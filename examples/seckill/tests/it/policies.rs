@@ -68,20 +68,6 @@ async fn quotas_change_on_every_server() {
     has_quotas(&newest, "3/60s").await;
 }
 
-/// As a server of another version may have left them.
-#[tokio::test]
-async fn quotas_that_a_server_cannot_read_are_replaced() {
-    let redis = Redis::start().await;
-    let server = on_redis(&redis, &ADMIN);
-    for (version, quotas) in [("9000000000000000", "8/60s"), ("9000000000000009", "9/60s")] {
-        let document = ["version", version, "document", r#"{"user":"5/soon"}"#];
-        redis.run::<()>(&[&["HSET", "seckill:policies"], &document[..]].concat()).await;
-        let replaced = put(&server, "user", &json!({ "quotas": quotas }).to_string()).await;
-        assert_eq!(replaced.status, 200, "no operator was faster: {replaced:?}");
-        has_quotas(&server, quotas).await;
-    }
-}
-
 #[tokio::test]
 async fn malformed_quotas_change_nothing() {
     let server = &alone(&[&ADMIN[..], &["--ip-quota", "off"]].concat());
