@@ -260,28 +260,6 @@ async fn retry_after_behind_those_that_wait_is_honest_under_two_quotas() {
     }
 }
 
-/// Two plans share a log, and a request of the smaller one waits there.
-#[tokio::test(start_paused = true)]
-async fn larger_plan_is_not_denied_by_the_limit_of_the_smaller() {
-    let plan = |limit| PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(limit)));
-    let (free, paid) = (plan(1), plan(100));
-    let choose = move |head: &Parts, _: &Key| {
-        Some(if head.headers.contains_key("x-paid") { paid.clone() } else { free.clone() })
-    };
-    let layer = SlidingWindowLayer::by(choose, key::header("x-user-id"), MemoryStore::new());
-    let service = layer.max_wait(Duration::from_secs(90)).layer(service_fn(ok));
-    assert_eq!(status(&service, "alice").await, OK);
-    let waiting = tokio::spawn({
-        let service = service.clone();
-        async move { status(&service, "alice").await }
-    });
-    tokio::task::yield_now().await;
-    let mut request = from_user("alice");
-    request.headers_mut().insert("x-paid", "1".parse().unwrap());
-    assert_eq!(send(&service, request).await.status, OK);
-    assert_eq!(waiting.await.unwrap(), OK);
-}
-
 /// Law 3: the second and the third place of a quota that denies may be free long after the first.
 #[tokio::test(start_paused = true)]
 async fn retry_after_is_honest_if_places_come_free_one_by_one() {
@@ -335,34 +313,6 @@ async fn retry_after_is_honest_behind_those_that_wait_for_any_of_its_logs() {
         }
         assert_eq!(send("alice", "t").await.status, OK, "it was told {denied:?}");
     }
-}
-
-/// Law 3: an operator removes one of two quotas while a request waits. A request with another log too is told how long
-/// the one before it waits.
-#[tokio::test(start_paused = true)]
-async fn retry_after_behind_another_is_honest_after_a_quota_was_removed() {
-    let minute = Policy::new("user").quota(Quota::per_minute(1));
-    let user = PolicyHandle::new(
-        Policy::new("user").quota(Quota::per_second(5)).quota(Quota::per_minute(1)),
-    );
-    let layer = by_user(&user, MemoryStore::new())
-        .rule(Policy::new("tenant").quota(Quota::per_hour(100)), key::header("x-tenant"));
-    let service = layer.max_wait(HOUR).max_waiters(1).layer(service_fn(ok));
-    let sent = || {
-        let service = service.clone();
-        async move { send(&service, request(&[("x-user-id", "alice"), ("x-tenant", "t")])).await }
-    };
-    assert_eq!(sent().await.status, OK);
-    let waits = tokio::spawn(sent());
-    sleep(TEN / 20).await;
-    user.set(minute).unwrap();
-    let denied = sent().await;
-    assert_eq!(denied.status, TOO_MANY);
-    sleep(Duration::from_secs(denied.retry_after().unwrap())).await;
-    let began = Instant::now();
-    assert_eq!(sent().await.status, OK);
-    assert_eq!(began.elapsed(), Duration::ZERO, "it was told {denied:?}");
-    assert_eq!(waits.await.unwrap().status, OK);
 }
 
 /// A request of the smaller plan is rightly denied, while it waits before one of the larger plan.

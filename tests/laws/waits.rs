@@ -192,23 +192,6 @@ async fn bound_counts_their_costs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiter_behind_a_higher_cost_goes_on_at_once() {
-    let policy = PolicyHandle::new(Policy::from(Quota::new(4, TEN)).budget());
-    let limiter = Limiter::new(&policy, MemoryStore::new());
-    assert!(limiter.check_cost("bob", 1).await.unwrap().is_admitted());
-    sleep(Duration::from_secs(5)).await;
-    assert!(limiter.check_cost("bob", 3).await.unwrap().is_admitted());
-    sleep(Duration::from_millis(300)).await;
-    let costly = costly(&limiter, &policy, 4);
-    sleep(A_MOMENT).await;
-    let cheap = waiter(&limiter, None).await;
-    sleep(Duration::from_millis(4_350)).await;
-    // The first one has checked at 9.3 s, and would check again at 10.3 s.
-    costly.abort();
-    assert_eq!(cheap.await.unwrap().unwrap().timestamp(), Some(TEN), "when there is room for it");
-}
-
-#[tokio::test(start_paused = true)]
 async fn stricter_policy_ends_a_bounded_wait() {
     let policy = Policy::from(Quota::new(1, TEN)).keep_for(TEN * 2);
     let policy = PolicyHandle::new(policy);
