@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::{Server, TOKEN};
-use test_support::{Cluster, MASTER, Redis, Sentinel, Sentinels, eventually};
+use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
@@ -427,26 +427,6 @@ async fn a_cluster_with_many_skus_that_sells_is_ready() {
         () = lag => {}
         () = sale => cluster.nodes[3..].iter().for_each(|replica| replica.signal("CONT")),
     }
-}
-
-/// The Sentinels can't reach the old master, which does not know that it was replaced.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_sentinels_have_replaced_is_left() {
-    let master = Redis::start().await;
-    let (replica, _way) = replica_of(&master).await;
-    let _further = replica.start_replica().await;
-    let sentinel = Sentinel::start(master.port()).await;
-    let named = ["--redis", &sentinel.server.url(), "--sentinel-master", MASTER];
-    let more = ["--response-timeout", "2s", "--quota", "999/60s", "--ip-quota", "off"];
-    let server = alone(&[&named[..], &more].concat());
-    assert_eq!(server.order("iphone", "alice").await.status, 201);
-    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-    sentinel.name(&replica).await;
-    let goes_on = async || {
-        let again = server.order("iphone", "alice").await.status;
-        again == 409 && server.get("/readyz").await.status == 200
-    };
-    eventually("the old one, which has no replica any more, is left", goes_on).await;
 }
 
 /// An entry of who has paid writes nothing, so that Redis 8 says of it that all replicas have it.
