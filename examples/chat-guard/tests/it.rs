@@ -360,7 +360,6 @@ fn a_failed_start_names_the_way_out() {
             (&["--rule", "peers 5/5m mute ever"], "mute \"ever\""),
             (&["--storm", "none"], "--storm"),
             (&["--exempt", ""], "1 to 128 bytes"),
-            (&["--admin", "0.0.0.0:1"], "other machines could reach it"),
         ],
     );
     cannot_start(CHAT);

@@ -10,7 +10,6 @@ use crate::{ADMIN, SECKILL, TOKEN, alone};
 
 #[test]
 fn a_wrong_flag_is_named() {
-    let every = "every client could name its own address";
     let cases: &[(&[&str], &str)] = &[
         (&["--quota", "2/1s,5/sixty"], "quota number 2: the window \"sixty\""),
         (&["--ip-quota", "none"], "write off"),
@@ -22,15 +21,11 @@ fn a_wrong_flag_is_named() {
         (&["--stock", "a=1", "--stock", "a=2"], "--stock names the SKU a twice"),
         (&["--opens-in", "9000h"], "longer than a year"),
         (&["--opens-at", "noon"], "RFC 3339"),
-        (&["--on-failure", "sometimes"], "\"sometimes\" is not a failure policy"),
-        (&["--ban", "3/10m:1h,1m"], "level number 2"),
         (&["--admin", "0.0.0.0:0"], "other machines could reach it"),
         (&["--sentinel-master", "shop"], "--redis"),
         (&["--min-replicas", "1"], "--redis"),
         (&["--on-failure", "closed"], "--redis"),
-        (&["--trust-proxy", "10.0.0.0/33"], "10.0.0.0/33"),
-        (&["--trust-proxy", "10.0.0.1,0.0.0.0/0"], every),
-        (&["--trust-proxy", "0.0.0.0/1,128.0.0.0/1"], "all IPv4 addresses"),
+        (&["--trust-proxy", "10.0.0.1,0.0.0.0/0"], "every client could name its own address"),
         (&["--accounts", "5"], "write off"),
         (&["--nat", "10.0.0.0/8"], "write CIDR=USERS"),
         (&["--nat", "10.0.0.0/8=0"], "one user or more"),
