@@ -703,7 +703,10 @@ async fn denial_stands_if_its_rollback_fails() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolled_back_request_leaves_no_denial() {
-    let two = TwoNodes::start().await;
+    let mut two = TwoNodes::start().await;
+    // With a memory of denials.
+    let store = RedisStore::connect(two.cluster.servers()).await.unwrap();
+    two.limiter = Limiter::new(&two.user, store);
     two.both_while_alice_has_a_place(async || {
         assert!(!two.user("alice").await.is_admitted(), "the request has the place for now");
     })
