@@ -184,22 +184,6 @@ async fn slot_that_has_moved_is_found_beside_a_silent_node() {
     of_it.join_all().await;
 }
 
-/// A node without slots gets its first one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slot_moves_to_a_new_node() {
-    let mut cluster = Cluster::start().await;
-    let limiter = limiter(user(9), &store(cluster.servers()).await);
-    let (slot, from) = cluster.slot(LOG).await;
-    let to = cluster.add_primary().await;
-    cluster.begin_to_move(slot, from, to).await;
-    let alice = ["alice".to_owned()];
-    decides(DecidedBy::Store, &limiter, &alice).await;
-    decides(DecidedBy::Store, &limiter, &alice).await;
-    cluster.move_slot(slot, from, to).await;
-    decides(DecidedBy::Store, &limiter, &alice).await;
-    assert_eq!(cluster.nodes[to].entries(LOG).await, 3);
-}
-
 /// A slot is on its way to a new node, which has the log already. It is not used for a few seconds, and restarts empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newcomer_that_restarts_empty_never_over_admits() {
@@ -352,6 +336,8 @@ async fn new_node_never_over_admits() {
     cluster.nodes[new].restart().await;
     cluster.serves_every_slot(&[0, 1, 2, new]).await;
     five_of_alice(&limiter, false).await;
+    until_redis_decides(&limiter, "alice").await;
+    assert_eq!(cluster.nodes[new].entries(LOG).await, 5);
 }
 
 /// Nobody has slots yet, and each check finds that out.
