@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -153,14 +154,17 @@ key_from! {
     &str, |text| Self::new(text);
     String, |text| Self::new(text);
     &String, |text| Self::new(text);
+    &Arc<str>, |text| Self::new(&**text);
     &[u8], |bytes| Self::new(bytes);
     Vec<u8>, |bytes| Self::new(bytes);
     Bytes, |bytes| Self::new(bytes);
     // Without 8-bit integers: `Key::from(b'7')` would be `55`.
     u32, |number| digits(number);
+    &u32, |number| digits(*number);
     u64, |number| digits(number);
     &u64, |number| digits(*number);
     i32, |number| digits(number);
+    &i32, |number| digits(*number);
     i64, |number| digits(number);
     &i64, |number| digits(*number);
     IpAddr, |ip| Networks::DEFAULT.key(ip);

@@ -205,27 +205,38 @@ type Read = (Outcome, Option<Duration>);
 impl RedisStore {
     /// Decides on a request of which no denial is known.
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        let error = match self.ask(&check).await {
+            Ok((sent, outcome, read)) => return self.accept(&check, &sent, outcome, read),
+            Err(error) if error.is_outage() => error,
+            Err(error) => return Err(error),
+        };
+        // Boxed, because the future of every check has room for it.
+        Box::pin(self.decide_without_redis(&check, error)).await
+    }
+
+    /// Asks Redis about a request. Returns what is known from before, the outcome, and since when on the clock of
+    /// Redis the logs may be others than it says.
+    async fn ask(
+        &self,
+        check: &Arc<Check>,
+    ) -> Result<(Sent, Outcome, Option<Duration>), StoreError> {
         let inner = &*self.0;
         // Before the check is sent: so a loss that it finds is known when the check has its reply.
         inner.client.watch_data();
         let failures = inner.health.failures();
-        let losses = match self.make_good(&check).await {
-            Ok(losses) => losses,
-            // Redis has not seen this request.
-            Err(error) if error.is_outage() => {
-                inner.warn_of_refusal(&error);
-                return self.decide_without_redis(&check, StoreError::Unavailable).await;
+        let losses = self.make_good(check).await.map_err(|error| {
+            if !error.is_outage() {
+                return error;
             }
-            Err(error) => return Err(error),
-        };
+            // Redis has not seen this request.
+            inner.warn_of_refusal(&error);
+            StoreError::Unavailable
+        })?;
         // Read now: the reconciliation has freed and taken places itself.
         let generations = inner.denials.generations(&check.logs);
         let sent = Sent { at: Instant::now(), failures, losses, generations };
-        match self.call(check.clone()).await {
-            Ok((outcome, read)) => self.accept(&check, &sent, outcome, read),
-            Err(error) if error.is_outage() => self.decide_without_redis(&check, error).await,
-            Err(error) => Err(error),
-        }
+        let (outcome, read) = self.call(check.clone()).await?;
+        Ok((sent, outcome, read))
     }
 
     /// Writes what Redis does not know of the logs of a check, also because it has lost data. Returns the number of
