@@ -74,7 +74,7 @@
 //! Redis does not get are not counted, so a storm may be detected late or not at all, and may end early.
 //! There is no local count as for a limiter: the count of one process means nothing for a threshold of
 //! the fleet. If Redis loses its data, a storm that continues is reported as a new one, and a storm that
-//! is over has no end event.
+//! is over has no end event. If it loses its last writes only, an end that it does not know any more is reported again.
 //!
 //! If the clock of Redis steps back, messages keep their age, and the window continues from the newest.
 //!

@@ -261,15 +261,13 @@ impl SpeechMonitor {
             pause = (pause * 2).min(LONGEST_PAUSE);
             let asked = Instant::now();
             match self.bans.get(mute.sender.clone()).await {
-                Ok(Some(ban)) => {
-                    if ban.reason == mute.reason {
-                        let lengthened = !mute.muted.is_zero();
-                        self.report(&mute.sender, &ban, lengthened, mute.length, asked).await;
-                    }
+                Ok(Some(ban)) if ban.reason == mute.reason => {
+                    let lengthened = !mute.muted.is_zero();
+                    self.report(&mute.sender, &ban, lengthened, mute.length, asked).await;
                     return;
                 }
-                Ok(None) if sent.elapsed() > LATEST => return,
-                Ok(None) | Err(_) => {}
+                Ok(_) if sent.elapsed() > LATEST => return,
+                Ok(_) | Err(_) => {}
             }
         }
     }

@@ -66,7 +66,8 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let clients = routes::routes(chat.clone(), args.quota);
     serve(server, clients, admin, operator, Router::new()).await?;
     chat.finish(checks).await;
-    // What is left then is lost.
-    let _ = timeout(LAST_ALERTS, webhook.flush()).await;
+    if timeout(LAST_ALERTS, webhook.flush()).await.is_err() {
+        tracing::warn!("some alerts did not reach the webhook in time");
+    }
     Ok(())
 }

@@ -168,6 +168,22 @@ async fn a_storm_is_one_alert_and_refuses_nobody() {
     .await;
 }
 
+/// The webhook takes no alert: one is on its way, and sixteen wait.
+#[tokio::test]
+async fn the_log_counts_the_alerts_of_a_flood_that_are_not_sent() {
+    let hook = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/hook", hook.local_addr().unwrap());
+    let server = start(&["--alert-webhook", &url]);
+    for user in 0..60 {
+        let muted = admin(&server, "PUT", &format!("mutes/user-{user}"), r#"{"for": "1h"}"#).await;
+        assert_eq!(muted.status, 200);
+    }
+    let logs = server.stop();
+    let lines = logs.lines().filter(|line| line.contains("alerts are not sent"));
+    let times = lines.map(|line| line.split_once("times=").unwrap().1.parse::<u32>().unwrap());
+    assert_eq!(times.sum::<u32>(), 60 - 17, "{logs}");
+}
+
 #[tokio::test]
 async fn servers_on_one_redis_share_mutes_and_alerts_arrive() {
     let redis = Redis::start().await;

@@ -67,22 +67,22 @@ impl Bucket {
         let own_cost = cost.saturating_mul(institutions);
         let mut filled = lock(&self.filled);
         let own = filled.own.get(institution).copied().unwrap_or_default();
-        let own = own.take(own_cost, whole.max(own_cost), now);
-        let wait = match (own, filled.all.take(cost, whole, now)) {
-            (Ok(own), Ok(all)) => {
-                if filled.own.len() >= MOST {
-                    filled.own.retain(|_, full_at| full_at.0 > now);
-                }
-                filled.own.insert(institution.to_owned(), own);
-                filled.all = all;
-                return Ok(());
+        let own_taken = own.take(own_cost, whole.max(own_cost), now);
+        let (own, all) = match (own_taken, filled.all.take(cost, whole, now)) {
+            (Ok(own), Ok(all)) => (own, all),
+            (taken, all) => {
+                let wait = taken.err().max(all.err()).unwrap_or_default();
+                let room = (whole / institutions).max(cost);
+                let all = filled.all.take(cost, room, now).map_err(|it| it.min(wait))?;
+                // What is left of its own portion is used first, for the others have no more than theirs.
+                (FullAt(own.0.max(now.saturating_add(whole))), all)
             }
-            (own, all) => own.err().max(all.err()).unwrap_or_default(),
         };
-        filled.all = filled
-            .all
-            .take(cost, (whole / institutions).max(cost), now)
-            .map_err(|it| it.min(wait))?;
+        if filled.own.len() >= MOST {
+            filled.own.retain(|_, full_at| full_at.0 > now);
+        }
+        filled.own.insert(institution.to_owned(), own);
+        filled.all = all;
         Ok(())
     }
 }

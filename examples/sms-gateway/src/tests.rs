@@ -265,6 +265,23 @@ async fn a_flood_leaves_the_others_their_portion_of_the_bucket() {
     assert!((200..=240).contains(&shop[&202]), "{shop:?}");
 }
 
+/// It takes the tokens of the others for a text that no longer fits its own portion, which it then uses for short ones.
+#[tokio::test(start_paused = true)]
+async fn a_long_text_leaves_the_others_their_portion_of_the_bucket() {
+    let app = App::start(&["--global", "20/20s"], json!({})).await;
+    app.is_sent("shop", ALICE).await;
+    advance(SECOND).await;
+    // The bucket is full again, and half a token of the ten of shop is missing.
+    assert_eq!(app.message("shop", ALICE, &"a".repeat(10 * 153)).await.status, 202);
+    let mut sent = [0, 0];
+    for (sent, institution) in sent.iter_mut().zip(["shop", "bank"]) {
+        for number in 0..10 {
+            *sent += usize::from(app.status(institution, &to(number)).await == 202);
+        }
+    }
+    assert_eq!(sent[1], 10, "bank has its portion; shop sent {} more", sent[0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn tokens_that_others_leave_are_used() {
     let app = App::start(&["--global", "40/1s"], json!({})).await;

@@ -1,5 +1,7 @@
 //! [`Webhook`]: sends alerts to an HTTP server, and never holds up what causes them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
@@ -65,53 +67,66 @@ enum Job {
 
 /// Sends alerts from a task of its own. Clones share it.
 #[derive(Clone)]
-pub struct Webhook(Option<Sender<Job>>);
+pub struct Webhook(Option<(Sender<Job>, Arc<AtomicU64>)>);
 
 impl Webhook {
     /// Begins to send to the URL of the flags. Sends nothing if there is none.
     pub fn new(flags: &WebhookFlags) -> Result<Self, WebhookError> {
         let Some(url) = &flags.alert_webhook else { return Ok(Self(None)) };
         let (jobs, queue) = mpsc::channel(KEPT);
-        tokio::spawn(deliver_all(queue, parse(url)?));
-        Ok(Self(Some(jobs)))
+        let left_out = Arc::new(AtomicU64::new(0));
+        tokio::spawn(deliver_all(queue, parse(url)?, left_out.clone()));
+        Ok(Self(Some((jobs, left_out))))
     }
 
     /// Sends an alert as JSON, soon.
     pub fn send(&self, alert: &impl Serialize) {
-        static COUNTED: Throttle = Throttle::new();
-        let (Some(jobs), Ok(alert)) = (&self.0, serde_json::to_vec(alert)) else { return };
+        let (Some((jobs, left_out)), Ok(alert)) = (&self.0, serde_json::to_vec(alert)) else {
+            return;
+        };
         if jobs.try_send(Job::Send(alert.into())).is_err() {
-            COUNTED.log(|times| tracing::warn!(times, "alerts are not sent: too many at a time"));
+            left_out.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// Waits until every alert from before has been sent or given up.
     pub async fn flush(&self) {
-        let Some(jobs) = &self.0 else { return };
+        let Some((jobs, _)) = &self.0 else { return };
         let (done, mut wait) = mpsc::channel(1);
         let _ = jobs.send(Job::Flush(done)).await;
         wait.recv().await;
     }
 }
 
-async fn deliver_all(mut queue: Receiver<Job>, url: Uri) {
+async fn deliver_all(mut queue: Receiver<Job>, url: Uri, left_out: Arc<AtomicU64>) {
     let client = Client::builder(TokioExecutor::new()).build_http();
     while let Some(job) = queue.recv().await {
         if let Job::Send(alert) = job {
-            deliver(&client, &url, alert).await;
+            deliver(&client, &url, alert, &left_out).await;
         }
     }
 }
 
 /// Sends an alert until it is taken, or has failed too often.
-async fn deliver(client: &Client<HttpConnector, Body>, url: &Uri, alert: Bytes) {
+async fn deliver(
+    client: &Client<HttpConnector, Body>,
+    url: &Uri,
+    alert: Bytes,
+    left_out: &AtomicU64,
+) {
     static FAILED: Throttle = Throttle::new();
     let mut wait = FIRST_RETRY;
     for attempt in 1..=ATTEMPTS {
         let mut request = Request::new(Body::from(alert.clone()));
         (*request.method_mut(), *request.uri_mut()) = (Method::POST, url.clone());
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        let why = match timeout(PATIENCE, client.request(request)).await {
+        let result = timeout(PATIENCE, client.request(request)).await;
+        // All of a flood came meanwhile.
+        let times = left_out.swap(0, Ordering::Relaxed);
+        if times > 0 {
+            tracing::warn!(times, "alerts are not sent: too many at a time");
+        }
+        let why = match result {
             Err(_) => "there is no response in time".to_owned(),
             Ok(Err(_)) => "the connection fails".to_owned(),
             Ok(Ok(response)) if response.status().is_success() => return,
@@ -129,7 +144,7 @@ async fn deliver(client: &Client<HttpConnector, Body>, url: &Uri, alert: Bytes) 
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     use axum::http::StatusCode;
     use axum::routing::post;

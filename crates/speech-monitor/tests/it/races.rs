@@ -242,3 +242,36 @@ async fn mute_is_reported_once_although_redis_loses_its_data() {
     }
     assert_eq!(two.events(), [(7_200, false)]);
 }
+
+/// A shorter mute stands already, and the packets that lengthen it arrive two seconds late.
+#[tokio::test]
+async fn lengthening_that_arrives_late_is_reported() {
+    let two = Two::start(&["events 3/1h mute 2h"]).await;
+    let store = RedisStore::connect(two.proxy.url()).await.unwrap();
+    let events = two.events.clone();
+    let rules = ["events 3/1h mute 2h", "peers 2/1h mute 4h"].map(|it| it.parse::<Rule>().unwrap());
+    let far = SpeechMonitor::on_redis(rules, &store)
+        .on_mute(move |event| events.lock().unwrap().push((0, event.lengthened)));
+    for _ in 0..3 {
+        let _ = far.check(&Message::from("alice").to("ann")).await.unwrap();
+    }
+    assert_eq!(two.events(), [(0, false)], "the mute of two hours");
+    two.proxy.set(Fault::Delay(DELAY));
+    let late = far.clone();
+    let fourth = tokio::spawn(async move { late.check(&Message::from("alice").to("ben")).await });
+    let recorded =
+        async || two.redis.run::<u32>(&["ZCARD", "tsw:{=alice}:speech:log:peers"]).await == 2;
+    eventually("the message is recorded, and the reply under way", recorded).await;
+    two.proxy.set(Fault::Forget);
+    assert!(!fourth.await.unwrap().unwrap().is_delivered());
+    sleep(Duration::from_secs(2)).await;
+    two.proxy.set(Fault::None);
+    let is_longer = async || {
+        let mute = two.near.mute_of("alice").await.unwrap().unwrap();
+        mute.remaining() > Duration::from_secs(3 * 3600)
+    };
+    eventually("the mute is lengthened", is_longer).await;
+    far.settled().await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(two.events(), [(0, false), (0, true)], "and the audit log hears of it");
+}
