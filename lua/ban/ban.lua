@@ -72,4 +72,10 @@ end
 if not stands then
   return { 0, lifted, '', now_us }
 end
+if seen_at_us > 0 and lifted == 0 and tonumber(ARGV[7]) > tonumber(known[4] or 0)
+  and math.abs(wanted_us - until_us) < 1000000 then
+  -- A process that had only met this ban has restored it, and knew neither its reason nor its length.
+  call('HSET', record, 'reason', reason, 'length', ARGV[7])
+  known_reason = reason
+end
 return { until_us - now_us, lifted, known_reason, now_us }

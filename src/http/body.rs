@@ -181,7 +181,7 @@ impl Settlement {
         let cost = || (self.by.cost)(end);
         let cost = match thread::panicking() {
             // A second panic, on a tail that the first one has cut off, would end the process.
-            true => catch_unwind(AssertUnwindSafe(cost)).unwrap_or_default(),
+            true => catch_unwind(AssertUnwindSafe(cost)).ok()?,
             false => cost(),
         };
         self.budgets.settle(cost.or(self.is_free.then_some(0))?)

@@ -139,6 +139,10 @@ impl SettleHandle {
             let _turn = turn.lock().await;
             drop(later.await);
         };
-        begin(settled, &runtime).err()
+        match has_none {
+            // The runtime of the admission may have ended. Then nothing may be polled in it.
+            true => Some(runtime.spawn(settled)),
+            false => begin(settled, &runtime).err(),
+        }
     }
 }

@@ -35,7 +35,9 @@ use crate::redis::RedisCommands;
 use crate::redis::{Batch, Client, Health, RedisServers};
 use crate::telemetry;
 use crate::time::{Pace, micros};
-use crate::window::{Check, DecidedBy, Explanation, LogId, Outcome, STRIKES_REASON, Strike};
+use crate::window::{
+    Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, STRIKES_REASON, Strike,
+};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
@@ -179,9 +181,6 @@ struct Sent {
     generations: SmallVec<[u64; 2]>,
 }
 
-/// An outcome, and since when on the clock of Redis its logs may be others than it says.
-type Read = (Outcome, Option<Duration>);
-
 // # Interleavings
 //
 // - A check finds the journal empty and goes to Redis. Meanwhile another one of its log fails and is
@@ -205,24 +204,26 @@ type Read = (Outcome, Option<Duration>);
 impl RedisStore {
     /// Decides on a request of which no denial is known.
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        let error = match self.ask(&check).await {
-            Ok((sent, outcome, read)) => return self.accept(&check, &sent, outcome, read),
-            Err(error) if error.is_outage() => error,
-            Err(error) => return Err(error),
+        // Before the check is sent: so a loss that it finds is known when the check has its reply.
+        self.0.client.watch_data();
+        let asked = match self.0.is_split(&check) {
+            true => self.clone().ask_in_turn(check.clone()).await,
+            false => self.ask(&check, false).await,
         };
-        // Boxed, because the future of every check has room for it.
-        Box::pin(self.decide_without_redis(&check, error)).await
+        match asked {
+            Ok((sent, outcome)) => self.accept(&check, &sent, outcome),
+            Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
+            Err(error) => Err(error),
+        }
     }
 
-    /// Asks Redis about a request. Returns what is known from before, the outcome, and since when on the clock of
-    /// Redis the logs may be others than it says.
+    /// Asks Redis about a request whose logs are on one server, or only looks. Returns what was known before, too.
     async fn ask(
         &self,
         check: &Arc<Check>,
-    ) -> Result<(Sent, Outcome, Option<Duration>), StoreError> {
+        only_looks: bool,
+    ) -> Result<(Sent, Outcome), StoreError> {
         let inner = &*self.0;
-        // Before the check is sent: so a loss that it finds is known when the check has its reply.
-        inner.client.watch_data();
         let failures = inner.health.failures();
         let losses = self.make_good(check).await.map_err(|error| {
             if !error.is_outage() {
@@ -232,11 +233,14 @@ impl RedisStore {
             inner.warn_of_refusal(&error);
             StoreError::Unavailable
         })?;
-        // Read now: the reconciliation has freed and taken places itself.
-        let generations = inner.denials.generations(&check.logs);
-        let sent = Sent { at: Instant::now(), failures, losses, generations };
-        let (outcome, read) = self.call(check.clone()).await?;
-        Ok((sent, outcome, read))
+        // Now: the reconciliation has freed and taken places itself.
+        let sent = inner.before(check, failures, losses);
+        let outcome = match only_looks {
+            true => inner.check_once(check.clone(), Mode::Peek).await?,
+            false => self.check(check.clone()).await?,
+        };
+        inner.note_bans(check, &sent, &outcome);
+        Ok((sent, outcome))
     }
 
     /// Writes what Redis does not know of the logs of a check, also because it has lost data. Returns the number of
@@ -253,16 +257,6 @@ impl RedisStore {
     /// Writes the ban of a log if Redis has lost it. What can't be written now is written later.
     async fn make_good_bans(&self, log: &LogId) {
         let _ = self.make_good(&Check::of(log.clone())).await;
-    }
-
-    /// Sends a check. On a Cluster one call after the other, if its logs are in several slots.
-    async fn call(&self, check: Arc<Check>) -> Result<Read, StoreError> {
-        if self.0.is_split(&check) {
-            return self.clone().admit_in_turn(check).await;
-        }
-        let outcome = self.check(check).await?;
-        let read = outcome.timestamp;
-        Ok((outcome, read))
     }
 
     /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
@@ -283,17 +277,10 @@ impl RedisStore {
         }
     }
 
-    /// Takes note of an outcome by Redis, whose logs were read from a time on.
-    fn accept(
-        &self,
-        check: &Check,
-        sent: &Sent,
-        outcome: Outcome,
-        read: Option<Duration>,
-    ) -> Result<Outcome, StoreError> {
+    /// Takes note of an outcome by Redis.
+    fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
         inner.denials.note(check, &outcome, sent.at, &sent.generations);
-        inner.note_bans(check, sent, &outcome, read);
         if !outcome.admitted {
             return Ok(outcome);
         }
@@ -338,9 +325,8 @@ impl RedisStore {
         }
     }
 
-    /// Decides on a request for which Redis failed, by its failure policy, unless a node of a Cluster that replies
-    /// denies it.
-    async fn decide_without_redis(
+    /// Decides on a request for which Redis failed, by its failure policy.
+    fn decide_without_redis(
         &self,
         check: &Check,
         error: StoreError,
@@ -349,12 +335,7 @@ impl RedisStore {
         // First, so that an admission by Redis that ends meanwhile knows that it may not be the only one.
         inner.health.record_failure();
         inner.warn_of_refusal(&error);
-        let denial = match error.may_have_counted() {
-            // The place that it may have taken would deny it.
-            true => None,
-            false => self.denial_by_a_node(check).await,
-        };
-        let result = denial.map_or_else(|| self.decide_here(check, &error), Ok);
+        let result = self.decide_here(check, &error);
         let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
         // With the policy `Open` the request passes, so Redis may keep it, but not in some of its logs only.
         let passes = is_admitted
@@ -401,6 +382,12 @@ impl RedisStore {
 }
 
 impl Inner {
+    /// Returns what is known before a check is sent.
+    fn before(&self, check: &Check, failures: u64, losses: u64) -> Sent {
+        let generations = self.denials.generations(&check.logs);
+        Sent { at: Instant::now(), failures, losses, generations }
+    }
+
     /// Says once a second that Redis refuses checks: the connection works, so nothing else shows it.
     fn warn_of_refusal(&self, error: &StoreError) {
         match error {
@@ -482,7 +469,7 @@ impl Inner {
     ///
     /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
     /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it.
-    fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome, read: Option<Duration>) {
+    fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome) {
         let is_same = self.denials.generations(&check.logs).into_iter().zip(&sent.generations);
         let is_same = is_same.map(|(now, sent)| now == *sent);
         for ((log, log_outcome), is_same) in check.logs.iter().zip(outcome.logs()).zip(is_same) {
@@ -497,20 +484,19 @@ impl Inner {
             if known.as_ref().is_some_and(|(ban, now_us)| {
                 let is_unknown = ban.store_timestamp_us.is_none();
                 sent_us > now_us.saturating_sub(ban.last_seen_us)
-                    && (is_unknown || ban.store_timestamp_us > read.map(micros))
+                    && (is_unknown || ban.store_timestamp_us > outcome.timestamp.map(micros))
             }) {
                 // The reply to a later check was read before this one, or it was imposed here.
                 continue;
             }
-            if remaining.is_zero() && self.health.losses() != sent.losses {
+            let known_us = known.map_or(0, |(ban, now_us)| ban.wait_us(now_us));
+            if known_us >= micros(remaining) + SAME_BAN_US && self.health.losses() != sent.losses {
                 // Redis may have lost it. Then the next check writes it, and learns whether it was lifted.
                 continue;
             }
             // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
-            let known = known.filter(|_| !remaining.is_zero());
-            let is_known = known.is_some_and(|(ban, now_us)| {
-                ban.wait_us(now_us).abs_diff(micros(remaining)) < SAME_BAN_US
-            });
+            let is_known =
+                !remaining.is_zero() && known_us.abs_diff(micros(remaining)) < SAME_BAN_US;
             if !is_known {
                 self.local.lift_ban(log);
             }
@@ -518,7 +504,7 @@ impl Inner {
                 let length = remaining.saturating_sub(sent.at.elapsed());
                 // Without a length it is only seen again.
                 let length = if is_known { Duration::ZERO } else { length };
-                self.local.restore_ban(log, length, STRIKES_REASON, read);
+                self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
             }
         }
     }
@@ -536,8 +522,12 @@ fn share<'a>(check: &'a Check, error: &StoreError) -> Result<Cow<'a, Check>, Sto
 
 impl Store for RedisStore {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
-        if !self.0.journal.has(&check.logs)
-            && let Some(denial) = self.0.denials.find(check, Instant::now())
+        // What Redis does not know of another log concerns no denial by this one.
+        let is_unwritten = |(log, outcome): (&LogId, &LogOutcome)| {
+            outcome.is_read() && self.0.journal.has(std::slice::from_ref(log))
+        };
+        if let Some(denial) = self.0.denials.find(check, Instant::now())
+            && !check.logs.iter().zip(denial.logs()).any(is_unwritten)
         {
             return StoreFuture::ready(Ok(denial));
         }

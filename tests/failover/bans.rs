@@ -387,3 +387,43 @@ async fn lost_ban_is_known_before_it_is_written() {
     until_redis_decides(&limiter).await;
     assert!(bans.get("mallory").await.unwrap().is_some(), "as a check would say");
 }
+
+/// Redis has lost a ban that made an earlier one longer: the master had not sent it to the replica.
+#[tokio::test]
+async fn longer_ban_outlives_a_loss_that_leaves_the_shorter_one() {
+    let redis = Redis::start().await;
+    let (limiter, bans) = process(&store(redis.url()).await);
+    assert!(admit(&limiter, "mallory").await);
+    let record = "tsw:{=mallory}:user:ban";
+    bans.impose("mallory", Duration::from_secs(10), "spam").await.unwrap();
+    let until: String = redis.run(&["HGET", record, "until"]).await;
+    bans.impose("mallory", HOUR, "spam again").await.unwrap();
+    assert!(!admit(&limiter, "mallory").await);
+    sleep(Duration::from_millis(1_100)).await;
+    redis.run::<i64>(&["HSET", record, "until", &until]).await;
+    redis.run::<i64>(&["DEL", "tsw:mark"]).await;
+    for _ in 0..3 {
+        assert!(!admit(&limiter, "mallory").await);
+        sleep(Duration::from_millis(1_100)).await;
+    }
+    let left = limiter.check("mallory").await.unwrap().usage().banned_for();
+    assert!(left.is_some_and(|left| left > HOUR / 2), "banned for an hour: {left:?}");
+}
+
+/// Redis has lost a ban. A process that has only met it writes it first, and then the one that has imposed it.
+#[tokio::test]
+async fn reason_of_a_lost_ban_is_that_of_the_process_that_imposed_it() {
+    let mut redis = Redis::start().await;
+    let (ours, _) = process(&store(redis.url()).await);
+    let (theirs, their_bans) = process(&store(redis.url()).await);
+    their_bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
+    assert!(!admit(&ours, "mallory").await && !admit(&theirs, "mallory").await);
+    redis.restart().await;
+    until_redis_decides(&ours).await;
+    assert!(!admit(&ours, "mallory").await);
+    until_redis_decides(&theirs).await;
+    assert!(!admit(&theirs, "mallory").await);
+    let ban = their_bans.get("mallory").await.unwrap().unwrap();
+    let again = their_bans.impose_if_longer("mallory", HOUR, "sells accounts").await.unwrap();
+    assert_eq!((&*ban.reason, again.is_new), ("sells accounts", false));
+}

@@ -989,3 +989,81 @@ async fn ban_outlives_a_replaced_node() {
     let admitted = [admit(&limiter, "alice").await, admit(&limiter, "alice").await];
     assert_eq!(admitted, [false, false]);
 }
+
+impl TwoNodes {
+    /// Stops the node of bob, and waits until the process knows. Returns it.
+    async fn without_bob(&self) -> &Redis {
+        self.cluster.take_no_node_for_failed().await;
+        let node = &self.cluster.nodes[self.node("bob").await];
+        node.signal("STOP");
+        let bob = self.limiter.check_all([(&self.ip, "bob")]).await.unwrap();
+        assert_eq!(bob.decided_by(), DecidedBy::LocalLog);
+        node
+    }
+}
+
+/// Who is denied again and again is banned, whatever becomes of the node of the address.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_beside_a_silent_node_are_strikes() {
+    let two = TwoNodes::start().await;
+    let user = Policy::new("strict").quota(Quota::new(1, Duration::from_millis(300)));
+    let user = PolicyHandle::new(user.penalty("3/10m:1h".parse().unwrap()));
+    let ip = PolicyHandle::new(Policy::new("many").quota(Quota::per_hour(9_999)));
+    let node = two.without_bob().await;
+    let both = async || {
+        let decision = two.limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
+        decision.usage().banned_for().is_some()
+    };
+    eventually("three denials bring a ban", both).await;
+    node.signal("CONT");
+}
+
+/// A key that is denied again and again costs Redis the checks of one round trip a second, also then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_beside_a_silent_node_are_remembered() {
+    let mut two = TwoNodes::start().await;
+    let store = RedisStore::connect(two.cluster.servers()).await.unwrap();
+    two.limiter = Limiter::new(&two.user, store);
+    assert!(two.user("alice").await.is_admitted());
+    let silent = two.without_bob().await;
+    let node = &two.cluster.nodes[two.node("alice").await];
+    let (before, began) = (node.call_count("evalsha").await, Instant::now());
+    for _ in 0..200 {
+        assert!(!two.both().await.is_admitted());
+    }
+    let (calls, took) = (node.call_count("evalsha").await - before, began.elapsed());
+    silent.signal("CONT");
+    assert!(calls <= 5 + 3 * took.as_secs(), "{calls} calls in {took:?}");
+}
+
+/// The earlier check of the request has the place, so the repeated one is admitted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn repeated_check_beside_a_silent_node_is_not_denied_by_itself() {
+    let two = TwoNodes::start().await;
+    let store = store(two.cluster.servers()).await;
+    let logs = [(&two.user, "alice"), (&two.ip, "bob")];
+    let mut check = Check::new(logs.map(|(policy, key)| LogId::new(policy.get(), key)));
+    assert!(Store::admit(&store, &check).await.unwrap().admitted);
+    let node = two.without_bob().await;
+    check.repeated = true;
+    let again = Store::admit(&store, &check).await.unwrap();
+    node.signal("CONT");
+    assert!(again.admitted, "it was recorded earlier: {again:?}");
+}
+
+/// Of three logs the first one has room, the second is on a node without memory, and the third is full, as Redis says.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_without_memory_hides_no_denial_of_a_later_one() {
+    let two = TwoNodes::start().await;
+    let mut keys = [const { String::new() }; 3];
+    for key in (0..60).map(|number| format!("key-{number}")) {
+        let node = two.node(&key).await;
+        keys[node] = key;
+    }
+    let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
+    assert!(admit(&theirs, &keys[2]).await);
+    two.cluster.nodes[1].run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let all = keys.iter().map(|key| (&two.user, &**key));
+    let decision = two.limiter.check_all(all).await.unwrap();
+    assert!(!decision.is_admitted(), "{:?}", decision.decided_by());
+}

@@ -1,11 +1,13 @@
 //! Runtimes that nobody drives: the tasks of a store are on them.
 
+use std::cell::RefCell;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use test_support::Redis;
+use test_support::proxy::{Fault, Proxy};
 use tokio::runtime::{Builder, Runtime};
-use tower_sliding_window::{DecidedBy, Limiter, RedisStore};
+use tower_sliding_window::{DecidedBy, Limiter, Permit, Policy, Quota, RedisStore};
 
 use crate::{limiter, store, user};
 
@@ -45,4 +47,45 @@ fn store_that_was_made_in_a_runtime_at_rest_connects() {
     let lazy = at_rest.block_on(async { RedisStore::connect_lazy(redis.url()).unwrap() });
     redis_decides(&driven, &limiter(user(1_000), &lazy));
     drop(at_rest);
+}
+
+fn jobs() -> Policy {
+    Policy::new("jobs").quota(Quota::new(9, Duration::from_secs(30))).in_flight()
+}
+
+/// The runtime of a permit has ended. Another one uses the store, and waits for a reply, while the permit is dropped.
+#[test]
+fn permit_of_an_ended_runtime_is_dropped_without_a_panic() {
+    let runtime = || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (one, other) = (runtime(), runtime());
+    let redis = other.block_on(Redis::start());
+    let proxy = other.block_on(Proxy::to(redis.port()));
+    let limiter = limiter(jobs(), &other.block_on(store(proxy.url())));
+    let permit = one.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
+    drop(one);
+    other.block_on(async {
+        // So that the script is known.
+        limiter.acquire("bob", Duration::ZERO).await.unwrap().release().await;
+        proxy.set(Fault::Delay(Duration::from_millis(200)));
+        drop(limiter.acquire("bob", Duration::ZERO).await.unwrap());
+    });
+    let dropped = thread::spawn(move || drop(permit)).join();
+    assert!(dropped.is_ok(), "a permit panics when it is dropped");
+}
+
+/// A thread that ends has no place for a runtime.
+#[test]
+fn permit_in_a_thread_that_ends_is_dropped_without_a_panic() {
+    thread_local!(static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) });
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let redis = runtime.block_on(Redis::start());
+    let limiter = limiter(jobs(), &runtime.block_on(store(redis.url())));
+    let permit = runtime.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
+    let handle = runtime.handle().clone();
+    let ends = thread::spawn(move || {
+        // It had one.
+        drop(handle.enter());
+        PERMIT.with(|it| *it.borrow_mut() = Some(permit));
+    });
+    ends.join().unwrap();
 }

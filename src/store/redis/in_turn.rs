@@ -6,17 +6,16 @@ use smallvec::SmallVec;
 use tokio::task::JoinError;
 
 use super::requests::Mode;
-use super::{Inner, Read, RedisStore};
+use super::{Inner, RedisStore, Sent};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, LogId, LogOutcome, Outcome};
 
-/// Puts together what the parts of a check have come to. Returns also when the first of them was read.
-fn merge(check: &Check, parts: &[Arc<Check>], outcomes: Vec<Outcome>) -> Read {
+/// Puts together what the parts of a check have come to.
+fn merge(check: &Check, parts: &[Arc<Check>], outcomes: Vec<Outcome>) -> Outcome {
     let admitted = outcomes.iter().all(|outcome| outcome.admitted);
-    let timestamps = outcomes.iter().filter_map(|outcome| outcome.timestamp);
     // The latest: the request is not admitted before all logs have recorded it.
-    let (earliest, timestamp) = (timestamps.clone().min(), timestamps.max());
+    let timestamp = outcomes.iter().filter_map(|outcome| outcome.timestamp).max();
     let empty = |log: &LogId| LogOutcome::empty(&log.policy);
     let mut logs: SmallVec<[LogOutcome; 2]> = check.logs.iter().map(empty).collect();
     for (part, mut outcome) in parts.iter().zip(outcomes) {
@@ -40,7 +39,7 @@ fn merge(check: &Check, parts: &[Arc<Check>], outcomes: Vec<Outcome>) -> Read {
     }
     let mut merged = Outcome::new(admitted, logs);
     merged.timestamp = timestamp;
-    (merged, earliest)
+    merged
 }
 
 /// A request that some of its logs may have. It is cancelled if the caller has gone, who would decide instead.
@@ -83,10 +82,11 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 // - A node fails after earlier logs have admitted. The failure policy decides under the same identity, and cancels what it
 //   does not admit. Here nothing is cancelled: a late cancellation would undo what it has admitted. Test:
 //   `late_rollback_undoes_no_admission`. An overload is no failure, and the request is cancelled.
-// - A node is gone before the check is sent. The others are asked whether they deny it, before the failure policy decides.
-//   Another check may take the place between the two, as in any outage. Test: `silent_node_hides_no_denial_of_another`.
-// - A part is read before a ban is imposed or lifted, and another one after it. Of the bans counts when the first part
-//   was read. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
+// - A node is gone. The others are asked all the same, and one of them may deny the request. If none does, the failure policy
+//   decides under the same identity. Tests: `silent_node_hides_no_denial_of_another` and
+//   `denials_beside_a_silent_node_are_strikes`.
+// - A part is read before a ban is imposed or lifted, and another one after it. So the bans of each part are noted with
+//   its own timestamp. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
 //   `ban_lifted_beside_a_check_of_two_nodes_stays_lifted`.
 // - An earlier log holds a request that will not pass, and denies another one, which is a strike if the log has a
 //   penalty. So logs with one are among the last. Two of them in several slots may bring one all the same. Test:
@@ -94,10 +94,13 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 // - The runtime ends between two keys. The request may stay in the earlier logs for one window: too few
 //   are admitted, never too many.
 impl RedisStore {
-    /// Decides on a check whose logs are in several slots.
-    pub(super) async fn admit_in_turn(self, check: Arc<Check>) -> Result<Read, StoreError> {
+    /// Asks about a check whose logs are in several slots.
+    pub(super) async fn ask_in_turn(
+        self,
+        check: Arc<Check>,
+    ) -> Result<(Sent, Outcome), StoreError> {
         let task = tokio::spawn(async move {
-            let result = self.admit_parts(&check).await;
+            let result = self.ask_parts(&check).await;
             let is_uncertain = result.as_ref().is_err_and(StoreError::may_have_counted);
             (result, Leftover(is_uncertain.then(|| (self.clone(), check))))
         });
@@ -109,58 +112,43 @@ impl RedisStore {
         result
     }
 
-    /// Returns the denial by a node that replies, if there is one. The outcome has the logs of the others as not read.
-    pub(super) async fn denial_by_a_node(&self, check: &Check) -> Option<Outcome> {
-        if !self.0.is_split(check) {
-            return None;
-        }
-        let (parts, mut outcomes) = (self.0.split(check), Vec::new());
-        for part in &parts {
-            let look = async {
-                self.make_good(part).await?;
-                self.0.check_once(part.clone(), Mode::Peek).await
-            };
-            let unread = || part.logs.iter().map(|log| LogOutcome::unread(&log.policy));
-            let mut outcome = look.await.unwrap_or_else(|_| Outcome::new(false, unread()));
-            outcome.admitted = false;
-            outcomes.push(outcome);
-        }
-        let (outcome, _) = merge(check, &parts, outcomes);
-        (!outcome.fits()).then_some(outcome)
-    }
-
-    async fn admit_parts(&self, check: &Arc<Check>) -> Result<Read, StoreError> {
+    async fn ask_parts(&self, check: &Arc<Check>) -> Result<(Sent, Outcome), StoreError> {
         let (inner, parts) = (&*self.0, self.0.split(check));
+        let before = inner.before(check, inner.health.failures(), inner.health.losses());
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
-        let mut denied = false;
+        let (mut denied, mut failure) = (false, None);
         for part in &parts {
-            // After a denial nothing more is recorded, but the outcome names every log that denies.
-            let result = match denied {
-                true => inner.check_once(part.clone(), Mode::Peek).await,
-                false => self.check(part.clone()).await,
-            };
-            match result {
-                Ok(mut outcome) => {
-                    // What is only looked at has nothing that could be taken out again.
-                    outcome.admitted &= !denied;
+            // After a denial nothing more is recorded, but the outcome names every log that denies. After a failure no value,
+            // which could not be taken out again.
+            let is_value = |log: &LogId| log.policy.counts() == Counts::Distinct;
+            let only_looks = denied || failure.is_some() && part.logs.iter().any(is_value);
+            let is_counted = outcomes.iter().any(|outcome| outcome.admitted);
+            match self.ask(part, only_looks).await {
+                Ok((_, mut outcome)) => {
                     denied |= !outcome.admitted;
+                    // What is only looked at has nothing that could be taken out again.
+                    outcome.admitted &= !only_looks;
                     outcomes.push(outcome);
                 }
-                // One denial decides. The outcome then has the logs of this node as unread.
-                Err(_) if denied => {
+                // One denial decides, also that of a later node. The outcome then has the logs of this one as unread.
+                Err(error) if denied || error.is_outage() && !error.may_have_counted() => {
                     let logs = part.logs.iter().map(|log| LogOutcome::unread(&log.policy));
                     outcomes.push(Outcome::new(false, logs));
+                    failure.get_or_insert(error);
                 }
-                Err(error) if outcomes.is_empty() && !error.may_have_counted() => {
-                    return Err(error);
-                }
+                Err(error) if !is_counted && !error.may_have_counted() => return Err(error),
                 // Not cancelled here: what decides instead may admit it, and a late cancellation would undo that.
                 Err(error) => return Err(StoreError::Uncertain { source: Box::new(error) }),
             }
         }
+        if let Some(error) = failure.filter(|_| !denied) {
+            let is_counted = outcomes.iter().any(|outcome| outcome.admitted);
+            let uncertain = |error| StoreError::Uncertain { source: Box::new(error) };
+            return Err(if is_counted { uncertain(error) } else { error });
+        }
         if denied {
             let parts = parts.iter().zip(&outcomes);
-            for (part, _) in parts.take_while(|(_, outcome)| outcome.admitted) {
+            for (part, _) in parts.filter(|(_, outcome)| outcome.admitted) {
                 if inner.settle(part, 0).await.is_err() {
                     // If there is no room in the journal, the denial still stands: another log is full.
                     let _ = inner.journal_cancellation(part);
@@ -169,7 +157,7 @@ impl RedisStore {
                 inner.denials.forget(&part.logs);
             }
         }
-        Ok(merge(check, &parts, outcomes))
+        Ok((before, merge(check, &parts, outcomes)))
     }
 }
 
@@ -209,7 +197,7 @@ impl Inner {
             outcome.admitted = true;
             outcomes.push(outcome);
         }
-        let (mut outcome, _) = merge(check, &parts, outcomes);
+        let mut outcome = merge(check, &parts, outcomes);
         outcome.admitted = outcome.fits();
         Ok(outcome)
     }

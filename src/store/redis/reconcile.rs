@@ -119,8 +119,8 @@ impl RedisStore {
                     backoff.pause().await;
                 }
             }
-            // To look for many of them is the work of a tenth of the time.
-            sleep(9 * took).await;
+            // To look for many of them is no work for all of the time.
+            sleep(LONGEST_PAUSE.min(9 * took)).await;
         }
     }
 
@@ -177,7 +177,9 @@ impl Inner {
                 requests::impose(&self.client, log, length, &ban.reason, seen, false).await?;
             if reply.was_lifted {
                 self.local.lift_ban(log);
-            } else if !reply.ban.remaining.is_zero() {
+            }
+            // After a lift it is another ban.
+            if !reply.ban.remaining.is_zero() {
                 let (ban, seen) = (reply.ban, Some(reply.timestamp));
                 self.local.restore_ban(log, ban.remaining, &ban.reason, seen);
             }

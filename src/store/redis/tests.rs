@@ -44,8 +44,8 @@ async fn store(url: String) -> RedisStore {
 
 impl RedisStore {
     /// Decides as in an outage.
-    async fn decide_as_in_an_outage(&self, check: &Check) -> bool {
-        self.decide_without_redis(check, StoreError::Unavailable).await.unwrap().admitted
+    fn decide_as_in_an_outage(&self, check: &Check) -> bool {
+        self.decide_without_redis(check, StoreError::Unavailable).unwrap().admitted
     }
 
     /// Sends checks in one call, in their order.
@@ -85,7 +85,7 @@ fn last_place_is_taken_once() {
             let (store, check) = (store.clone(), check(round));
             together.wait();
             match number % 2 {
-                0 => runtime.block_on(store.decide_as_in_an_outage(&check)),
+                0 => runtime.block_on(async { store.decide_as_in_an_outage(&check) }),
                 _ => runtime.block_on(store.admit_one(&check)),
             }
         };
@@ -112,7 +112,7 @@ fn cancelled_request_stays_cancelled() {
     for round in 0..200 {
         let key = round.to_string();
         let cancelled = check(&key);
-        runtime.block_on(async { assert!(store.decide_as_in_an_outage(&cancelled).await) });
+        runtime.block_on(async { assert!(store.decide_as_in_an_outage(&cancelled)) });
         let together = Barrier::new(2);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -139,7 +139,7 @@ async fn admission_being_written_is_settled() {
         let reserved = Check::new([LogId::new(policy.clone(), key)]).at_cost(3);
         let log = format!("{}:budget", name(key));
         proxy.set(Fault::Delay(Duration::from_millis(100)));
-        assert!(store.decide_as_in_an_outage(&reserved).await);
+        assert!(store.decide_as_in_an_outage(&reserved));
         // With the sums.
         eventually("Redis has it", async || server.entries(&log).await == 2).await;
         assert!(Store::settle(&store, &reserved, actual).await.unwrap());
@@ -159,7 +159,7 @@ fn unpolled_runtime_delays_no_other() {
     let store = other.block_on(store(proxy.url()));
     proxy.set(Fault::Delay(Duration::from_millis(20)));
     let admit = || Store::admit(&store, &check("alice"));
-    one.block_on(async { assert!(store.decide_as_in_an_outage(&check("alice")).await) });
+    one.block_on(async { assert!(store.decide_as_in_an_outage(&check("alice"))) });
     let first = one.block_on(async { timeout(Duration::from_millis(5), admit()).await });
     assert!(first.is_err());
     let result = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
@@ -179,7 +179,7 @@ async fn check_does_not_wait_for_later_changes() {
         assert!(store.admit_one(check).await);
     }
     proxy.set(Fault::Delay(Duration::from_millis(10)));
-    assert!(store.decide_as_in_an_outage(&check()).await);
+    assert!(store.decide_as_in_an_outage(&check()));
     let cancelling = store.clone();
     let task = tokio::spawn(async move {
         for check in admitted {
