@@ -63,17 +63,23 @@ async fn later_waiter_bounds_no_earlier_caller() {
     advance(Duration::from_secs(10)).await;
     assert!(callers.denial(1).await.is_none());
     let (in_50_s, in_60_s) = (callers.denial(1).await, callers.denial(4).await);
-    let waiting = Waiting::default();
     let check = in_60_s.as_ref().unwrap().check().clone();
     let log = || check.logs[0].clone();
-    let [early, late] = [waiting.ticket(), waiting.ticket()];
-    let waiter = Waiter::new(4, log().policy, None);
-    let late = waiting.join((&check, log()), late, waiter, in_60_s.clone());
     let deadline = Instant::now() + Duration::from_secs(55);
-    let waiter = Waiter::new(1, log().policy, Some(deadline));
-    assert!(waiting.too_long(&log(), early, &waiter).is_none(), "room in time");
-    let early = waiting.join((&check, log()), early, waiter, in_50_s);
-    assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
+    let waiter = |cost, deadline| Waiter::new(cost, log().policy, deadline);
+    for joins_first in [false, true] {
+        let waiting = Waiting::default();
+        let [early, between, late] = [(); 3].map(|()| waiting.ticket());
+        let join_late = || waiting.join((&check, log()), late, waiter(4, None), in_60_s.clone());
+        let joined = (!joins_first).then(join_late);
+        let early_waiter = waiter(1, Some(deadline));
+        assert!(waiting.too_long(&log(), early, &early_waiter).is_none(), "room in time");
+        let early = waiting.join((&check, log()), early, early_waiter, in_50_s.clone());
+        let late = joined.unwrap_or_else(join_late);
+        assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
+        let between = waiting.too_long(&log(), between, &waiter(1, Some(deadline)));
+        assert!(between.is_none(), "two of them have room in time");
+    }
 }
 
 /// Waits of four threads, a third of which are dropped and a third of which have a deadline. Each caller has
