@@ -11,8 +11,8 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
 use tower_sliding_window::{
-    Admitted, Explanation, Key, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
-    WaitError,
+    Admitted, Bans, Explanation, Key, Limiter, LogCost, MemoryStore, Penalty, Policy, PolicyHandle,
+    Quota, StoreError, WaitError,
 };
 
 const WINDOW: Duration = Duration::from_millis(300);
@@ -390,6 +390,8 @@ async fn bound_holds_behind_a_check_without_a_reply() {
     let second = waiter(&limiter, Some(TEN * 2)).await;
     sleep(TEN * 21 / 10).await;
     assert!(second.is_finished(), "its bound was 20 s, and a twentieth");
+    let error = second.await.unwrap().unwrap_err();
+    assert!(error.retry_after().unwrap() < A_MOMENT, "it is not behind itself");
 }
 
 #[tokio::test(start_paused = true)]
@@ -534,4 +536,196 @@ async fn denial_in_the_queue_denies_no_smaller_request_behind_it() {
         ended.push(waiter.await.unwrap().is_ok());
     }
     assert_eq!((ended, start.elapsed()), (vec![true, false, true], TEN));
+}
+
+/// A request of a larger plan takes the place that the first one waits for.
+#[tokio::test(start_paused = true)]
+async fn wait_that_has_become_too_long_ends_at_once() {
+    let store = MemoryStore::new();
+    let limiter = Limiter::new(Policy::new("user").quota(Quota::new(1, TEN)), store.clone());
+    let larger = Limiter::new(Policy::new("user").quota(Quota::new(2, TEN)), store);
+    assert!(admit(&limiter, "bob").await);
+    let first = waiter(&limiter, None).await;
+    let second = waiter(&limiter, Some(TEN * 2)).await;
+    sleep(TEN / 2).await;
+    assert!(admit(&larger, "bob").await && !second.is_finished());
+    sleep(A_SECOND).await;
+    assert!(second.is_finished(), "there is no room for it within 20 s");
+    let error = second.await.unwrap().unwrap_err();
+    sleep(error.retry_after().unwrap()).await;
+    assert!(first.await.unwrap().is_ok() && admit(&limiter, "bob").await);
+}
+
+/// The second one waits for another log, and may go on a little earlier.
+#[tokio::test(start_paused = true)]
+async fn waiter_for_another_log_does_not_overtake() {
+    let policy = |name, window| PolicyHandle::new(Policy::new(name).quota(Quota::new(1, window)));
+    let (user, tenant) = (policy("user", HOUR * 2), policy("tenant", HOUR));
+    let limiter = Limiter::new(&user, MemoryStore::new());
+    let fill = async |policy, name| {
+        let decision = limiter.check_all([(policy, name)]).await.unwrap();
+        decision.admitted().unwrap().clone()
+    };
+    let send = |name: &'static str| {
+        let (limiter, user, tenant) = (limiter.clone(), user.clone(), tenant.clone());
+        tokio::spawn(async move {
+            limiter.until_admitted_all(|| [(&user, name), (&tenant, "t")], None).await
+        })
+    };
+    let (alice, bob) = (fill(&user, "alice").await, fill(&user, "bob").await);
+    let first = send("alice");
+    sleep(A_SECOND / 2).await;
+    let second = send("bob");
+    sleep(A_MOMENT).await;
+    let full = fill(&tenant, "t").await;
+    assert!(limiter.cancel(&alice).await.unwrap());
+    sleep(A_SECOND * 8 / 5).await;
+    // The first one waits for the tenant now, and has just looked.
+    assert!(limiter.cancel(&bob).await.unwrap() && limiter.cancel(&full).await.unwrap());
+    sleep(A_SECOND).await;
+    assert_eq!((first.is_finished(), second.is_finished()), (true, false));
+}
+
+/// Law 3: the one before it takes more of a log than is free there, once it has room in the log that it waits for.
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_is_honest_if_they_need_more_than_is_free() {
+    let user = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, A_SECOND * 2)));
+    let tokens = PolicyHandle::new(Policy::new("tokens").quota(Quota::per_minute(4)).budget());
+    let limiter = Limiter::new(&user, MemoryStore::new());
+    let both = |cost| [(&user, "alice", 1), (&tokens, "tenant", cost)];
+    assert!(limiter.check_all(both(2)).await.unwrap().is_admitted());
+    let waits = async |cost| {
+        let (limiter, user, tokens) = (limiter.clone(), user.clone(), tokens.clone());
+        let waits = tokio::spawn(async move {
+            let logs = || [(&user, "alice", 1), (&tokens, "tenant", cost)];
+            limiter.until_admitted_all(logs, None).await
+        });
+        sleep(A_MOMENT).await;
+        waits
+    };
+    let (alone, before) = (waits(0).await, waits(3).await);
+    let error = limiter.until_admitted_all(|| both(3), Some(A_SECOND)).await.unwrap_err();
+    sleep(error.retry_after().unwrap()).await;
+    assert!(alone.await.unwrap().is_ok() && before.await.unwrap().is_ok());
+    let again = limiter.check_all(both(3)).await.unwrap();
+    assert!(again.is_admitted(), "it was told {:?}", error.retry_after());
+}
+
+/// Not that of a log in which it takes no place, nor of one whose values may be the same, nor of one that is full for less long.
+#[tokio::test(start_paused = true)]
+async fn denial_behind_another_names_no_longer_wait_than_its_queue() {
+    let policy = |name, limit, seconds| {
+        Policy::new(name).quota(Quota::new(limit, Duration::from_secs(seconds)))
+    };
+    let user = PolicyHandle::new(policy("user", 1, 10));
+    let tokens = PolicyHandle::new(policy("tokens", 2, 5).budget());
+    let peers = PolicyHandle::new(policy("peers", 1, 60).distinct());
+    let tenant = PolicyHandle::new(policy("tenant", 1, 15));
+    let limiter = Limiter::new(&user, MemoryStore::new());
+    let peer = |value| LogCost::from((&peers, "p")).value(value);
+    let of_others = || {
+        let logs = [(&user, "alice", 1), (&tokens, "k", 2)].map(LogCost::from);
+        logs.into_iter().chain([peer("one")])
+    };
+    for log in [(&user, "alice"), (&tokens, "k"), (&tenant, "full")] {
+        assert!(limiter.check_all([log]).await.unwrap().is_admitted());
+    }
+    let of_denied = || {
+        let logs = [(&user, "alice", 1), (&tokens, "k", 0), (&tenant, "full", 1)];
+        logs.map(LogCost::from).into_iter().chain([peer("other")])
+    };
+    let first = limiter.until_admitted_all(of_others, None);
+    let denied = limiter.until_admitted_all(of_denied, Some(Duration::ZERO));
+    let (first, denied) = tokio::join!(first, denied);
+    let denied = denied.unwrap_err();
+    assert_eq!(denied.retry_after(), Some(TEN * 2), "{denied:?}");
+    assert!(first.is_ok());
+}
+
+/// Nobody is told of the ban by a wait of his own.
+#[tokio::test(start_paused = true)]
+async fn ban_ends_all_waits_at_once() {
+    let policy = Policy::new("user").quota(Quota::new(1, HOUR)).penalty(Penalty::manual());
+    let (policy, store) = (PolicyHandle::new(policy), MemoryStore::new());
+    let (limiter, bans) = (Limiter::new(&policy, store.clone()), Bans::new(&policy, store));
+    assert!(admit(&limiter, "bob").await);
+    let mut waiters = Vec::new();
+    for _ in 0..5 {
+        waiters.push(waiter(&limiter, None).await);
+    }
+    bans.impose("bob", HOUR, "").await.unwrap();
+    sleep(A_SECOND).await;
+    assert!(waiters.iter().all(Waiter::is_finished), "the first one has found it");
+}
+
+/// Its policy has become smaller than its cost.
+#[tokio::test(start_paused = true)]
+async fn impossible_request_waits_no_longer() {
+    let budget = |limit| Policy::from(Quota::new(limit, HOUR)).budget();
+    let policy = PolicyHandle::new(budget(4));
+    let limiter = Limiter::new(&policy, MemoryStore::new());
+    assert!(limiter.check_cost("bob", 4).await.unwrap().is_admitted());
+    let waits = costly(&limiter, &policy, 3);
+    sleep(A_MOMENT).await;
+    policy.set(budget(2)).unwrap();
+    sleep(A_SECOND).await;
+    assert!(waits.is_finished(), "it never has room");
+    assert!(matches!(waits.await.unwrap(), Err(WaitError::Store(_))));
+}
+
+/// It takes no place among those that wait.
+#[tokio::test(start_paused = true)]
+async fn acquire_without_a_wait_is_denied_also_if_nobody_may_wait() {
+    let jobs = Policy::new("jobs").quota(Quota::new(1, TEN)).in_flight();
+    let limiter = Limiter::new(jobs, MemoryStore::new()).max_waiters(0);
+    let _permit = limiter.acquire("bob", Duration::ZERO).await.unwrap();
+    let error = limiter.acquire("bob", Duration::ZERO).await.unwrap_err();
+    assert!(matches!(error, WaitError::Denied(_)), "{error}");
+}
+
+/// The one before it gives up meanwhile.
+#[tokio::test(start_paused = true)]
+async fn last_look_is_at_the_bound_behind_another() {
+    let jobs = Policy::new("jobs").quota(Quota::new(1, TEN)).in_flight();
+    let limiter = Limiter::new(jobs, MemoryStore::new());
+    let permit = limiter.acquire("bob", Duration::ZERO).await.unwrap();
+    let first = waiter(&limiter, Some(A_SECOND)).await;
+    sleep(A_MOMENT * 20).await;
+    let second = waiter(&limiter, Some(A_SECOND)).await;
+    let denied = waiter(&limiter, Some(A_MOMENT * 30)).await;
+    let denied = denied.await.unwrap().unwrap_err();
+    assert!(denied.retry_after().unwrap() < A_SECOND, "not after the leases of those before it");
+    assert!(first.await.unwrap().is_err());
+    drop(permit);
+    assert!(second.await.unwrap().is_ok(), "there is room before its bound");
+}
+
+/// All have the value that the first one waits to add.
+#[tokio::test(start_paused = true)]
+async fn bound_behind_the_same_value_is_that_of_one_place() {
+    let peers = PolicyHandle::new(Policy::new("peers").quota(Quota::new(1, TEN)).distinct());
+    let limiter = Limiter::new(&peers, MemoryStore::new());
+    let wait = async |value: &'static str, max_wait| {
+        let logs = || [LogCost::from((&peers, "bob")).value(value)];
+        limiter.until_admitted_all(logs, Some(max_wait)).await
+    };
+    assert!(wait("ann", TEN).await.is_ok());
+    let carol = |max_wait| wait("carol", max_wait);
+    let (first, second, denied) =
+        tokio::join!(carol(TEN + A_SECOND), carol(TEN + A_SECOND), carol(A_SECOND));
+    assert!(first.is_ok() && second.is_ok(), "{second:?}");
+    assert_eq!(denied.unwrap_err().retry_after(), Some(TEN));
+}
+
+/// The store is some way off.
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_of_the_same_quotas_asks_nothing() {
+    let store = Counting { way: Some(A_MOMENT * 10), ..Counting::default() };
+    let limiter = Limiter::new(Quota::new(1, TEN), store);
+    assert!(admit(&limiter, "bob").await);
+    let _first = waiter(&limiter, None).await;
+    sleep(A_MOMENT * 30).await;
+    let began = Instant::now();
+    assert!(limiter.until_admitted_within("bob", TEN).await.is_err());
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
