@@ -252,8 +252,7 @@ fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u6
     let (places, first_us) = (before + u64::from(cost), micros(denial.0.retry_after()));
     let quotas = denial.0.usage().quotas().enumerate();
     let waits = quotas.filter_map(|(index, (policy, quota, state))| {
-        let first_cost = denial.0.check().cost_in(0);
-        let free = if state.is_full() { first_cost } else { state.remaining() };
+        let free = if state.is_full() { 0 } else { state.remaining() };
         let beyond = places.saturating_sub(u64::from(free));
         if beyond == 0 || policy.refreshes() {
             return None;
