@@ -121,7 +121,7 @@ async fn wait_in_order<S>(
                 }
                 behind
             }
-            (None, None) => match decide_or_cancel(store, check.clone(), deadline).await? {
+            (None, None) => match decide_or_cancel(store, check.clone()).await? {
                 Decision::Admitted(admitted) => return Ok(admitted),
                 Decision::Denied(now) => longest_full(denied.insert(worth_a_wait(now, deadline)?)),
             },
@@ -155,7 +155,7 @@ async fn wait_in_order<S>(
                     if waiting.behind(&check, ticket).is_some() {
                         break;
                     }
-                    match decide_or_cancel(store, check.clone(), deadline).await? {
+                    match decide_or_cancel(store, check.clone()).await? {
                         Decision::Admitted(admitted) => {
                             place.is_admitted = true;
                             return Ok(admitted);
@@ -189,22 +189,18 @@ fn longest_full(denied: &Denied) -> usize {
 async fn decide_or_cancel<S>(
     store: &Arc<dyn Store>,
     check: Check,
-    deadline: Option<Instant>,
 ) -> Result<Decision, Ended<S>> {
     let mut pending = PendingCheck::send(store, check, true);
     let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
-    let outcome = outcome.map(|outcome| with_looks(&check, outcome, deadline));
+    let outcome = outcome.map(|outcome| with_looks(&check, outcome));
     Ok(conclude(check, outcome, false)?)
 }
 
-/// Returns an outcome whose wait for a request in flight is the time until the next look, the last of which is at
-/// the deadline.
-fn with_looks(check: &Check, mut outcome: Outcome, deadline: Option<Instant>) -> Outcome {
-    let left = deadline.map(|it| micros(it.saturating_duration_since(Instant::now())));
-    let look_us = left.filter(|us| (1..LOOK_AGAIN_US).contains(us)).unwrap_or(LOOK_AGAIN_US);
+/// Returns an outcome whose wait for a request in flight is the time until the next look.
+fn with_looks(check: &Check, mut outcome: Outcome) -> Outcome {
     let logs = check.logs.iter().zip(outcome.logs_mut());
     for (_, log) in logs.filter(|(log, _)| log.policy.counts() == Counts::InFlight) {
-        log.quotas_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(look_us));
+        log.quotas_mut().iter_mut().for_each(|it| it.wait_us = it.wait_us.min(LOOK_AGAIN_US));
     }
     outcome
 }
@@ -223,7 +219,7 @@ async fn look<S>(
 ) -> Result<(), Ended<S>> {
     // If the store fails, the request's own check decides.
     if let Ok(outcome) = store.peek(check).await
-        && let mut outcome = with_looks(check, outcome, deadline)
+        && let mut outcome = with_looks(check, outcome)
         && let Decision::Denied(denied) = Decision::new(check.clone(), outcome.clone())
     {
         worth_a_wait(denied, deadline).map_err(|ended| {
