@@ -463,6 +463,38 @@ async fn own_commands_to_a_silent_node_concern_no_other() {
     decides(DecidedBy::Store, &limiter, &others).await;
 }
 
+/// Such a command goes to any node that there is a connection to.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_command_without_a_key_goes_on_beside_a_dead_node() {
+    let mut cluster = Cluster::start().await;
+    cluster.take_no_node_for_failed().await;
+    let store = store(cluster.servers()).await;
+    let limiter = limiter(user(1_000), &store);
+    let (of_it, others) = keys_of(&cluster, 0).await;
+    decides(DecidedBy::Store, &limiter, &[of_it.clone(), others].concat()).await;
+    cluster.nodes[0].kill();
+    decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
+    for _ in 0..5 {
+        store.commands().query::<String>(&redis::cmd("PING")).await.unwrap();
+    }
+}
+
+/// Nobody checks, such as in a process of those who answer questions of users.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explanation_finds_the_replica_that_has_taken_the_place() {
+    let mut cluster = Cluster::with_replicas(1).await;
+    let limiter = limiter(user(9), &store(cluster.servers()).await);
+    let (_, owner) = cluster.slot(LOG).await;
+    assert_eq!(limiter.explain("alice").await.unwrap().decided_by, DecidedBy::Store);
+    cluster.nodes[owner].kill();
+    cluster.nodes[owner + 3].says("replication", "role:master").await;
+    eventually("Redis explains", async || {
+        let explained = limiter.explain("alice").await.unwrap();
+        explained.decided_by == DecidedBy::Store
+    })
+    .await;
+}
+
 /// A primary stands still, its replica takes its place without the last writes, and it goes on as a replica. No connection
 /// breaks, and the next check finds the other node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
