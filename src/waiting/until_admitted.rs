@@ -186,10 +186,7 @@ fn longest_full(denied: &Denied) -> usize {
 }
 
 /// Decides on a check that is possible. If the future is dropped, the request is cancelled.
-async fn decide_or_cancel<S>(
-    store: &Arc<dyn Store>,
-    check: Check,
-) -> Result<Decision, Ended<S>> {
+async fn decide_or_cancel<S>(store: &Arc<dyn Store>, check: Check) -> Result<Decision, Ended<S>> {
     let mut pending = PendingCheck::send(store, check, true);
     let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
     let outcome = outcome.map(|outcome| with_looks(&check, outcome));

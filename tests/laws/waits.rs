@@ -594,16 +594,14 @@ async fn denial_behind_others_is_honest_if_they_need_more_than_is_free() {
     let limiter = Limiter::new(&user, MemoryStore::new());
     let both = |cost| [(&user, "alice", 1), (&tokens, "tenant", cost)];
     assert!(limiter.check_all(both(2)).await.unwrap().is_admitted());
-    let waits = async |cost| {
+    let [alone, before] = [0, 3].map(|cost| {
         let (limiter, user, tokens) = (limiter.clone(), user.clone(), tokens.clone());
-        let waits = tokio::spawn(async move {
+        tokio::spawn(async move {
             let logs = || [(&user, "alice", 1), (&tokens, "tenant", cost)];
             limiter.until_admitted_all(logs, None).await
-        });
-        sleep(A_MOMENT).await;
-        waits
-    };
-    let (alone, before) = (waits(0).await, waits(3).await);
+        })
+    });
+    sleep(A_MOMENT).await;
     let error = limiter.until_admitted_all(|| both(3), Some(A_SECOND)).await.unwrap_err();
     sleep(error.retry_after().unwrap()).await;
     assert!(alone.await.unwrap().is_ok() && before.await.unwrap().is_ok());
