@@ -1046,7 +1046,8 @@ async fn denials_beside_a_silent_node_are_strikes() {
         let decision = two.limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
         decision.usage().banned_for().is_some()
     };
-    eventually("three denials bring a ban", both).await;
+    let banned = timeout(Duration::from_secs(10), eventually("three denials bring a ban", both));
+    assert!(banned.await.is_ok(), "as fast as without a failure");
     node.signal("CONT");
 }
 
@@ -1068,19 +1069,53 @@ async fn denials_beside_a_silent_node_are_remembered() {
     assert!(calls <= 5 + 3 * took.as_secs(), "{calls} calls in {took:?}");
 }
 
-/// The earlier check of the request has the place, so the repeated one is admitted.
+/// The earlier check of the request has the place and the value, so the repeated one is admitted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_check_beside_a_silent_node_is_not_denied_by_itself() {
-    let two = TwoNodes::start().await;
+    let mut two = TwoNodes::start().await;
     let store = store(two.cluster.servers()).await;
-    let logs = [(&two.user, "alice"), (&two.ip, "bob")];
-    let mut check = Check::new(logs.map(|(policy, key)| LogId::new(policy.get(), key)));
+    two.limiter = Limiter::new(&two.user, store.clone());
+    let friends = PolicyHandle::new(Policy::new("friends").quota(Quota::per_hour(1)).distinct());
+    let mut logs = [(&two.ip, "bob"), (&two.user, "alice"), (&friends, "alice")]
+        .map(|(policy, key)| LogId::new(policy.get(), key));
+    logs[2] = logs[2].clone().with_value("carol");
+    let mut check = Check::new(logs);
     assert!(Store::admit(&store, &check).await.unwrap().admitted);
     let node = two.without_bob().await;
     check.repeated = true;
     let again = Store::admit(&store, &check).await.unwrap();
     node.signal("CONT");
     assert!(again.admitted, "it was recorded earlier: {again:?}");
+}
+
+/// Nor do they deny others, or bring them a strike. The journal has room for few cancellations.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_beside_a_silent_node_take_no_place() {
+    let two = TwoNodes::start().await;
+    let silent = two.without_bob().await;
+    let node = &two.cluster.nodes[two.node("alice").await];
+    let of = |name: String| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(9_999)));
+    let policies = [FailurePolicy::Closed, FailurePolicy::Open, FailurePolicy::default()];
+    for (number, policy) in policies.into_iter().flat_map(|it| [it, it]).enumerate() {
+        let (user, ip) = (of(format!("user-{number}")), of(format!("ip-{number}")));
+        let store = RedisStore::builder().local_capacity(100).deny_cache(false);
+        let store = store.connect(two.cluster.servers()).await.unwrap();
+        let limiter = Limiter::new(&user, store).failure_policy(policy);
+        let mut logs = [(&ip, "bob"), (&user, "alice")];
+        logs.rotate_left(number % 2);
+        // So that it knows of the silence.
+        let _ = limiter.check_all(logs).await;
+        let mut admitted = 1;
+        for _ in 0..200 {
+            let decision = limiter.check_all(logs).await;
+            let is_here = |it: Decision| it.is_admitted() && it.decided_by() == DecidedBy::LocalLog;
+            admitted += usize::from(decision.is_ok_and(is_here));
+        }
+        sleep(Duration::from_millis(500)).await;
+        let places = node.entries(&format!("tsw:{{=alice}}:user-{number}:1h")).await;
+        assert!(places <= admitted, "{policy}: {places} places, {admitted} admitted");
+    }
+    silent.signal("CONT");
 }
 
 /// Of three logs the first one has room, the second is on a node without memory, and the third is full, as Redis says.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use tokio::task::JoinError;
 
 use super::requests::Mode;
-use super::{Inner, RedisStore, Sent};
+use super::{Inner, RedisStore, Sent, is_local};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, LogId, LogOutcome, Outcome};
@@ -82,9 +82,9 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 // - A node fails after earlier logs have admitted. The failure policy decides under the same identity, and cancels what it
 //   does not admit. Here nothing is cancelled: a late cancellation would undo what it has admitted. Test:
 //   `late_rollback_undoes_no_admission`. An overload is no failure, and the request is cancelled.
-// - A node is gone. The others are asked all the same, and one of them may deny the request. If none does, the failure policy
-//   decides under the same identity. Tests: `silent_node_hides_no_denial_of_another` and
-//   `denials_beside_a_silent_node_are_strikes`.
+// - A node is gone. The others are looked at all the same, and one of them may deny the request. If none does, the failure
+//   policy decides, and nothing is recorded before that. Tests: `silent_node_hides_no_denial_of_another`,
+//   `denials_beside_a_silent_node_are_strikes` and `requests_beside_a_silent_node_take_no_place`.
 // - A part is read before a ban is imposed or lifted, and another one after it. So the bans of each part are noted with
 //   its own timestamp. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
 //   `ban_lifted_beside_a_check_of_two_nodes_stays_lifted`.
@@ -115,15 +115,27 @@ impl RedisStore {
     async fn ask_parts(&self, check: &Arc<Check>) -> Result<(Sent, Outcome), StoreError> {
         let (inner, parts) = (&*self.0, self.0.split(check));
         let before = inner.before(check, inner.health.failures(), inner.health.losses());
-        let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         let (mut denied, mut failure) = (false, None);
+        // Before anything is recorded: a node that is gone may be that of a later part.
         for part in &parts {
-            // After a denial nothing more is recorded, but the outcome names every log that denies. After a failure no value,
-            // which could not be taken out again.
-            let is_value = |log: &LogId| log.policy.counts() == Counts::Distinct;
-            let only_looks = denied || failure.is_some() && part.logs.iter().any(is_value);
+            match self.make_good(part).await {
+                Err(error) if error.is_outage() => failure = Some(StoreError::Unavailable),
+                made_good => drop(made_good?),
+            }
+        }
+        let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
+        for part in &parts {
+            // After a denial nothing more is recorded, but the outcome names every log that denies. Nor after a failure:
+            // the failure policy may not admit the request.
+            let mut only_looks = denied || failure.is_some();
+            let mut asked = self.ask(part, only_looks).await;
+            if only_looks && !denied && asked.as_ref().is_ok_and(|(_, outcome)| !outcome.admitted) {
+                // So the denial is a strike, and a repeated check finds its own entry.
+                only_looks = false;
+                asked = self.ask(part, only_looks).await;
+            }
             let is_counted = outcomes.iter().any(|outcome| outcome.admitted);
-            match self.ask(part, only_looks).await {
+            match asked {
                 Ok((_, mut outcome)) => {
                     denied |= !outcome.admitted;
                     // What is only looked at has nothing that could be taken out again.
@@ -141,23 +153,28 @@ impl RedisStore {
                 Err(error) => return Err(StoreError::Uncertain { source: Box::new(error) }),
             }
         }
-        if let Some(error) = failure.filter(|_| !denied) {
-            let is_counted = outcomes.iter().any(|outcome| outcome.admitted);
-            let uncertain = |error| StoreError::Uncertain { source: Box::new(error) };
-            return Err(if is_counted { uncertain(error) } else { error });
+        let failure = failure.filter(|_| !denied);
+        let is_counted = outcomes.iter().any(|outcome| outcome.admitted);
+        if failure.is_some() && is_counted && is_local(check) {
+            return Err(StoreError::Uncertain { source: Box::new(StoreError::Unavailable) });
         }
-        if denied {
-            let parts = parts.iter().zip(&outcomes);
-            for (part, _) in parts.filter(|(_, outcome)| outcome.admitted) {
-                if inner.settle(part, 0).await.is_err() {
-                    // If there is no room in the journal, the denial still stands: another log is full.
-                    let _ = inner.journal_cancellation(part);
-                    self.ensure_task();
-                }
-                inner.denials.forget(&part.logs);
+        // Without a decision here the request is counted nowhere either.
+        if denied || failure.is_some() {
+            self.take_back(&parts, &outcomes).await;
+        }
+        failure.map_or_else(|| Ok((before, merge(check, &parts, outcomes))), Err)
+    }
+
+    /// Cancels a request in the parts that have recorded it.
+    async fn take_back(&self, parts: &[Arc<Check>], outcomes: &[Outcome]) {
+        for (part, _) in parts.iter().zip(outcomes).filter(|(_, outcome)| outcome.admitted) {
+            if self.0.settle(part, 0).await.is_err() {
+                // If there is no room in the journal, the denial still stands: another log is full.
+                let _ = self.0.journal_cancellation(part);
+                self.ensure_task();
             }
+            self.0.denials.forget(&part.logs);
         }
-        Ok((before, merge(check, &parts, outcomes)))
     }
 }
 
