@@ -134,16 +134,23 @@ async fn ban_lifted_before_a_step_back_lifts_no_later_one() {
     eventually("it stands", async || bans.get("mallory").await.unwrap().is_some()).await;
 }
 
-/// Such as that of a replica that takes over. Another process lifts a ban after the step.
-#[tokio::test]
-async fn ban_lifted_after_a_step_back_is_lifted_in_an_outage() {
-    let mut redis = ClockedRedis::start().await;
+/// Another process has banned a key, as the limiter knows. Then the clock steps back, such as to that of a replica that
+/// takes over.
+async fn banned_before_a_step_back() -> (ClockedRedis, Limiter, Bans) {
+    let redis = ClockedRedis::start().await;
     let policy = || user(5).penalty("1/10m:1h".parse().unwrap());
     let ours = Limiter::new(policy(), redis.process.store().await);
     let bans = Bans::new(policy(), redis.process.store().await);
     bans.impose("mallory", Duration::from_secs(3_600), "by mistake").await.unwrap();
     assert!(!admit(&ours, "mallory").await, "banned");
     redis.set(-MINUTE).await;
+    (redis, ours, bans)
+}
+
+/// Another process lifts the ban after the step.
+#[tokio::test]
+async fn ban_lifted_after_a_step_back_is_lifted_in_an_outage() {
+    let (mut redis, ours, bans) = banned_before_a_step_back().await;
     bans.lift("mallory").await.unwrap();
     eventually("it is lifted", async || admit(&ours, "mallory").await).await;
     redis.process.kill();
@@ -154,13 +161,7 @@ async fn ban_lifted_after_a_step_back_is_lifted_in_an_outage() {
 /// The same, but this process meets no check of the key before it writes what a new master may lack.
 #[tokio::test]
 async fn ban_lifted_after_a_step_back_stays_lifted() {
-    let redis = ClockedRedis::start().await;
-    let policy = || user(5).penalty("1/10m:1h".parse().unwrap());
-    let ours = Limiter::new(policy(), redis.process.store().await);
-    let bans = Bans::new(policy(), redis.process.store().await);
-    bans.impose("mallory", Duration::from_secs(3_600), "by mistake").await.unwrap();
-    assert!(!admit(&ours, "mallory").await, "banned");
-    redis.set(-MINUTE).await;
+    let (redis, ours, bans) = banned_before_a_step_back().await;
     tokio::time::sleep(Duration::from_millis(100)).await;
     bans.lift("mallory").await.unwrap();
     redis.process.run::<()>(&["DEL", "tsw:mark"]).await;

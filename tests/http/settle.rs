@@ -353,36 +353,23 @@ impl Body for Panics {
     }
 }
 
-/// A second panic while the first one unwinds would end the whole process.
+/// A second panic while the first one unwinds would end the whole process. The reservation stays, also if the head said 0.
 #[tokio::test]
 async fn panic_of_the_closure_during_a_panic_of_the_body_ends_no_process() {
-    let store = MemoryStore::new();
-    let service = layer(store.clone())
-        .settle_from_body(100, |end| {
-            assert!(end.is_complete, "the closure expects the last event of a stream");
-            Some(1)
-        })
-        .layer(service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(Panics))));
-    let response = service.oneshot(from_user("alice")).await.unwrap();
-    // As a connection of hyper runs: it owns the body, and tokio catches the panic.
-    let connection = tokio::spawn(async move { response.into_body().frame().await.is_some() });
-    assert!(connection.await.unwrap_err().is_panic());
-    assert_eq!(left(&store).await, (600, 9), "the reservation stays");
-}
-
-/// The head says 0, and then both the body and the closure panic.
-#[tokio::test]
-async fn reservation_stays_after_a_head_that_says_nothing_and_a_panic() {
-    let store = MemoryStore::new();
-    let service = layer(store.clone())
-        .settle_from_head(|_| Some(0))
-        .settle_from_body(100, |end| {
-            assert!(end.is_complete, "the closure expects the last event of a stream");
-            Some(1)
-        })
-        .layer(service_fn(async |_: Request<String>| Ok::<_, Infallible>(Response::new(Panics))));
-    let response = service.oneshot(from_user("alice")).await.unwrap();
-    let connection = tokio::spawn(async move { response.into_body().frame().await.is_some() });
-    assert!(connection.await.unwrap_err().is_panic());
-    assert_eq!(left(&store).await, (600, 9), "the reservation stays");
+    for head in [None, Some(0)] {
+        let store = MemoryStore::new();
+        let panics = async |_: Request<String>| Ok::<_, Infallible>(Response::new(Panics));
+        let service = layer(store.clone())
+            .settle_from_head(move |_| head)
+            .settle_from_body(100, |end| {
+                assert!(end.is_complete, "the closure expects the last event of a stream");
+                Some(1)
+            })
+            .layer(service_fn(panics));
+        let response = service.oneshot(from_user("alice")).await.unwrap();
+        // As a connection of hyper runs: it owns the body, and tokio catches the panic.
+        let connection = tokio::spawn(async move { response.into_body().frame().await.is_some() });
+        assert!(connection.await.unwrap_err().is_panic());
+        assert_eq!(left(&store).await, (600, 9), "{head:?}: the reservation stays");
+    }
 }

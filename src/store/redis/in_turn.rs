@@ -128,6 +128,7 @@ impl RedisStore {
             // After a denial nothing more is recorded, but the outcome names every log that denies. Nor after a failure:
             // the failure policy may not admit the request.
             let mut only_looks = denied || failure.is_some();
+            // Each part is made good once more: a loss may have been found since.
             let mut asked = self.ask(part, only_looks).await;
             if only_looks && !denied && asked.as_ref().is_ok_and(|(_, outcome)| !outcome.admitted) {
                 // So the denial is a strike, and a repeated check finds its own entry.
