@@ -59,11 +59,9 @@ async fn keys_of(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
     (of_it, others)
 }
 
-/// A Cluster whose nodes take none for failed, a limiter that has used its second node, keys of that one, and keys of the
-/// others.
+/// A Cluster, a limiter that has used its second node, keys of that one, and keys of the others.
 async fn steady_cluster() -> (Cluster, Limiter, Vec<String>, Vec<String>) {
     let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
     let limiter = limiter(user(1_000), &store(cluster.servers()).await);
     let (of_it, others) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &of_it).await;
@@ -97,7 +95,6 @@ fn all_at_once(by: DecidedBy, limiter: &Limiter, keys: &[String]) -> JoinSet<()>
 async fn silent_node_costs_its_timeout_once() {
     const TIMEOUT: Duration = Duration::from_secs(3);
     let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
     let store = RedisStore::builder().response_timeout(TIMEOUT).connect(cluster.servers()).await;
     let limiter = limiter(user(9), &store.unwrap());
     let (of_it, others) = keys_of(&cluster, 1).await;
@@ -136,7 +133,6 @@ async fn other_nodes_decide_beside_a_dead_one() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_hangs_from_the_start() {
     let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
     let (of_it, others) = keys_of(&cluster, 1).await;
     cluster.nodes[1].signal("STOP");
     let limiter = limiter(user(1_000), &store(cluster.servers()).await);
@@ -363,8 +359,8 @@ async fn cluster_that_is_not_formed_is_asked_now_and_then() {
     assert!(calls < 250, "{calls} calls");
 }
 
-/// Has clients reach the second node through a proxy.
-async fn node_behind_a_proxy(cluster: &Cluster) -> Proxy {
+/// Has clients reach the second node through a proxy. Returns it, and what they connect to.
+async fn node_behind_a_proxy(cluster: &Cluster) -> (Proxy, RedisServers) {
     let node = &cluster.nodes[1];
     let proxy = Proxy::to(node.port()).await;
     let (bus, port) = ((node.port() + 10_000).to_string(), proxy.port().to_string());
@@ -374,7 +370,7 @@ async fn node_behind_a_proxy(cluster: &Cluster) -> Proxy {
         cluster.nodes[0].run::<String>(&["CLUSTER", "NODES"]).await.contains(&port)
     })
     .await;
-    proxy
+    (proxy, RedisServers::cluster([cluster.nodes[0].url()]).unwrap())
 }
 
 /// The way to the node takes longer than a call follows redirections.
@@ -382,8 +378,7 @@ async fn node_behind_a_proxy(cluster: &Cluster) -> Proxy {
 async fn distant_node_names_the_one_that_gets_its_slot() {
     let cluster = Cluster::start().await;
     let (of_it, _) = keys_of(&cluster, 1).await;
-    let proxy = node_behind_a_proxy(&cluster).await;
-    let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
+    let (proxy, servers) = node_behind_a_proxy(&cluster).await;
     let limiter = limiter(user(9), &store(servers).await);
     decides(DecidedBy::Store, &limiter, &of_it[..1]).await;
     let (slot, from) = cluster.slot(&log_of(&of_it[1])).await;
@@ -411,10 +406,8 @@ async fn node_without_memory_gets_each_request_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_connection_to_a_node_is_made_anew() {
     let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
     let (of_it, others) = keys_of(&cluster, 1).await;
-    let proxy = node_behind_a_proxy(&cluster).await;
-    let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
+    let (proxy, servers) = node_behind_a_proxy(&cluster).await;
     let limiter = limiter(user(1_000_000), &store(servers).await);
     decides(DecidedBy::Store, &limiter, &of_it).await;
     proxy.set(Fault::Forget);
@@ -428,7 +421,7 @@ async fn forgotten_connection_to_a_node_is_made_anew() {
 /// A node without a replica is dead, so the others serve nobody.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_that_is_down_delays_no_check() {
-    let mut cluster = Cluster::start().await;
+    let mut cluster = Cluster::with_replicas(0).await;
     let limiter = limiter(user(1_000_000), &store(cluster.servers()).await);
     let (_, others) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &others).await;
@@ -449,7 +442,6 @@ async fn cluster_that_is_down_delays_no_check() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_commands_to_a_silent_node_concern_no_other() {
     let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
     let store = store(cluster.servers()).await;
     let limiter = limiter(user(1_000), &store);
     let (of_it, others) = keys_of(&cluster, 1).await;
@@ -467,7 +459,6 @@ async fn own_commands_to_a_silent_node_concern_no_other() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_command_without_a_key_goes_on_beside_a_dead_node() {
     let mut cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
     let store = store(cluster.servers()).await;
     let limiter = limiter(user(1_000), &store);
     let (of_it, others) = keys_of(&cluster, 0).await;
@@ -496,14 +487,9 @@ async fn explanation_finds_the_replica_that_has_taken_the_place() {
 }
 
 /// A primary stands still, its replica takes its place without the last writes, and it goes on as a replica. No connection
-/// breaks, and the next check finds the other node.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replaced_node_never_over_admits() {
-    let cluster = Cluster::with_replicas(1).await;
-    let limiter = limiter(user(5), &store(cluster.servers()).await);
-    let (_, owner) = cluster.slot(LOG).await;
-    five_of_alice(&limiter, true).await;
-    let (old, new) = (&cluster.nodes[owner], &cluster.nodes[owner + 3]);
+/// breaks.
+async fn lose_last_writes(cluster: &Cluster, primary: usize) {
+    let (old, new) = (&cluster.nodes[primary], &cluster.nodes[primary + 3]);
     eventually("the replica has it", async || old.run::<u64>(&["WAIT", "1", "100"]).await == 1)
         .await;
     new.run::<()>(&["CONFIG", "SET", "replica-read-only", "no"]).await;
@@ -512,6 +498,16 @@ async fn replaced_node_never_over_admits() {
     new.says("replication", "role:master").await;
     old.signal("CONT");
     old.says("replication", "role:slave").await;
+}
+
+/// The next check finds the other node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replaced_node_never_over_admits() {
+    let cluster = Cluster::with_replicas(1).await;
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
+    let (_, owner) = cluster.slot(LOG).await;
+    five_of_alice(&limiter, true).await;
+    lose_last_writes(&cluster, owner).await;
     five_of_alice(&limiter, false).await;
 }
 
@@ -538,6 +534,12 @@ async fn request_is_settled_in_every_slot_beside_a_hung_node() {
     }
 }
 
+/// A policy of nine an hour whose denials bring bans.
+fn with_bans(name: &str) -> PolicyHandle {
+    let policy = Policy::new(name).quota(Quota::per_hour(9));
+    PolicyHandle::new(policy.penalty("3/10m:1h".parse().unwrap()))
+}
+
 /// A user and an address on different nodes.
 struct TwoNodes {
     cluster: Cluster,
@@ -555,18 +557,22 @@ impl TwoNodes {
         let policy = |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(1)));
         let (user, ip) = (policy("user"), policy("ip"));
         let two = Self { cluster, limiter: Limiter::new(&user, store), user, ip };
-        assert_ne!(two.node("alice").await, two.node("bob").await);
+        assert_ne!(two.number("alice").await, two.number("bob").await);
         two
     }
 
     /// Returns the number of the node of a key.
-    async fn node(&self, key: &str) -> usize {
+    async fn number(&self, key: &str) -> usize {
         self.cluster.slot(&log_of(key)).await.1
+    }
+
+    async fn node(&self, key: &str) -> &Redis {
+        &self.cluster.nodes[self.number(key).await]
     }
 
     async fn pause(&self, key: &str, time: Duration) {
         let time_ms = time.as_millis().to_string();
-        let node = &self.cluster.nodes[self.node(key).await];
+        let node = self.node(key).await;
         node.run::<()>(&["CLIENT", "PAUSE", &time_ms, "ALL"]).await;
     }
 
@@ -582,7 +588,7 @@ impl TwoNodes {
     /// Checks both, where the address is full and replies late. Meanwhile the user's log has the request.
     async fn both_while_alice_has_a_place(&self, meanwhile: impl AsyncFnOnce()) {
         assert!(self.limiter.check_all([(&self.ip, "bob")]).await.unwrap().is_admitted());
-        let node = &self.cluster.nodes[self.node("alice").await];
+        let node = self.node("alice").await;
         self.pause("bob", Duration::from_millis(200)).await;
         let meanwhile = async {
             node.has_entries(LOG, 1).await;
@@ -590,6 +596,15 @@ impl TwoNodes {
         };
         let (decision, ()) = tokio::join!(self.both(), meanwhile);
         assert_eq!(decision.denied().expect("the address is full").violated().count(), 1);
+    }
+
+    /// Stops the node of bob, and waits until the process knows. Returns it.
+    async fn without_bob(&self) -> &Redis {
+        let node = self.node("bob").await;
+        node.signal("STOP");
+        let bob = self.limiter.check_all([(&self.ip, "bob")]).await.unwrap();
+        assert_eq!(bob.decided_by(), DecidedBy::LocalLog);
+        node
     }
 }
 
@@ -602,7 +617,7 @@ async fn later_node_is_silent() {
     let logs = [(&two.user, "alice"), (&two.ip, "bob")];
     let decision = open.check_all(logs).await.unwrap();
     assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
-    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
+    two.node("alice").await.has_entries(LOG, 0).await;
 
     assert!(two.user("alice").await.is_admitted());
     eventually("the node is back, and has what was decided without it", async || {
@@ -623,9 +638,8 @@ async fn later_node_is_silent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_request_is_in_all_logs_or_in_none() {
     let two = TwoNodes::start().await;
-    two.cluster.take_no_node_for_failed().await;
     let open = two.limiter.clone().failure_policy(FailurePolicy::Open);
-    let node = &two.cluster.nodes[two.node("alice").await];
+    let node = two.node("alice").await;
     node.signal("STOP");
     let decision = open.check_all([(&two.user, "alice"), (&two.ip, "bob")]).await.unwrap();
     assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
@@ -641,13 +655,11 @@ async fn open_request_is_in_all_logs_or_in_none() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_rollback_undoes_no_admission() {
     let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
     let (users, addresses) = keys_of(&cluster, 1).await;
     let (alice, bob) = (&*users[0], &*addresses[0]);
-    let proxy = node_behind_a_proxy(&cluster).await;
+    let (proxy, servers) = node_behind_a_proxy(&cluster).await;
     let builder = RedisStore::builder().deny_cache(false);
     let builder = builder.response_timeout(Duration::from_millis(400));
-    let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
     let store = builder.connect(servers).await.unwrap();
     let [user, ip] = [("user", 1), ("ip", 10)]
         .map(|(name, limit)| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(limit))));
@@ -693,15 +705,13 @@ async fn rolled_back_request_brings_no_ban() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ban_of_a_silent_node_is_kept() {
     let two = TwoNodes::start().await;
-    two.cluster.take_no_node_for_failed().await;
-    let strict = Policy::new("ip").quota(Quota::per_hour(9)).penalty("3/10m:1h".parse().unwrap());
-    let strict = PolicyHandle::new(strict);
+    let strict = with_bans("ip");
     let bans = Bans::new(&strict, store(two.cluster.servers()).await);
     bans.impose("bob", Duration::from_secs(3600), "spam").await.unwrap();
     let bob = async || two.limiter.check_all([(&strict, "bob")]).await.unwrap();
     assert!(!bob().await.is_admitted(), "and so it is known here");
     assert!(two.user("alice").await.is_admitted());
-    let node = &two.cluster.nodes[two.node("bob").await];
+    let node = two.node("bob").await;
     node.signal("STOP");
     let both = two.limiter.check_all([(&two.user, "alice"), (&strict, "bob")]).await.unwrap();
     assert_eq!((both.is_admitted(), both.decided_by()), (false, DecidedBy::Store));
@@ -716,7 +726,7 @@ async fn denial_stands_if_its_rollback_fails() {
     two.both_while_alice_has_a_place(async || two.pause("alice", Duration::from_secs(1)).await)
         .await;
     // Its node was silent when it was rolled back. It is cancelled later.
-    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
+    two.node("alice").await.has_entries(LOG, 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -742,7 +752,7 @@ async fn refuse_scripts(node: &Redis, refuse: bool) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_rollback_is_made_later() {
     let two = TwoNodes::start().await;
-    let node = &two.cluster.nodes[two.node("alice").await];
+    let node = two.node("alice").await;
     two.both_while_alice_has_a_place(async || refuse_scripts(node, true).await).await;
     node.has_entries(LOG, 1).await;
     refuse_scripts(node, false).await;
@@ -757,8 +767,8 @@ async fn hang_up_before_a_node_fails_leaves_no_trace() {
     let both = two.limiter.check_all([(&two.user, "alice"), (&two.ip, "bob")]);
     assert!(timeout(Duration::from_millis(100), both).await.is_err());
     sleep(Duration::from_millis(1_500)).await;
-    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
-    two.cluster.nodes[two.node("bob").await].has_entries("tsw:{=bob}:ip:1h", 0).await;
+    two.node("alice").await.has_entries(LOG, 0).await;
+    two.node("bob").await.has_entries("tsw:{=bob}:ip:1h", 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -769,8 +779,8 @@ async fn cancellation_whose_caller_leaves_is_made_in_every_slot() {
     two.pause("alice", Duration::from_millis(200)).await;
     let cancelled = timeout(Duration::from_millis(50), two.limiter.cancel(admitted)).await;
     assert!(cancelled.is_err());
-    two.cluster.nodes[two.node("alice").await].has_entries(LOG, 0).await;
-    two.cluster.nodes[two.node("bob").await].has_entries("tsw:{=bob}:ip:1h", 0).await;
+    two.node("alice").await.has_entries(LOG, 0).await;
+    two.node("bob").await.has_entries("tsw:{=bob}:ip:1h", 0).await;
 }
 
 /// A permit for a user and an address is renewed while the node of the address is silent.
@@ -782,7 +792,7 @@ async fn renewal_beside_a_silent_node_gives_up_no_place() {
     let (user, ip) = (jobs("user"), jobs("ip"));
     let decision = two.limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
     let permit = two.limiter.hold(decision.admitted().unwrap());
-    let node = &two.cluster.nodes[two.node("alice").await];
+    let node = two.node("alice").await;
     let renewed = node.call_count("zadd").await + 1;
     two.pause("bob", Duration::from_millis(2_200)).await;
     eventually("it is renewed", async || node.call_count("zadd").await == renewed).await;
@@ -797,10 +807,7 @@ async fn renewal_beside_a_silent_node_gives_up_no_place() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denial_beside_another_rule_is_remembered() {
     let mut cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
-    let policy = |name| Policy::new(name).quota(Quota::per_hour(100));
-    let user = PolicyHandle::new(policy("user").penalty("3/10m:1h".parse().unwrap()));
-    let ip = PolicyHandle::new(policy("ip"));
+    let (user, ip) = (with_bans("user"), PolicyHandle::new(Quota::per_hour(100)));
     let limiter = Limiter::new(&user, RedisStore::connect(cluster.servers()).await.unwrap());
     let theirs = Bans::new(&user, store(cluster.servers()).await);
     theirs.impose("alice", Duration::from_secs(3600), "spam").await.unwrap();
@@ -876,13 +883,10 @@ async fn cluster_says_what_a_process_does() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ban_outlives_an_earlier_check_of_two_nodes() {
     let two = TwoNodes::start().await;
-    two.cluster.take_no_node_for_failed().await;
-    let strict = |name: &str| Policy::new(name).quota(Quota::per_hour(9));
-    let [user, ip] = ["user", "ip"]
-        .map(|name| PolicyHandle::new(strict(name).penalty("3/10m:1h".parse().unwrap())));
+    let [user, ip] = ["user", "ip"].map(with_bans);
     let bans = Bans::new(&user, store(two.cluster.servers()).await);
     let alice = async || two.limiter.check_all([(&user, "alice")]).await.unwrap();
-    let node = &two.cluster.nodes[two.node("alice").await];
+    let node = two.node("alice").await;
     two.pause("bob", Duration::from_millis(300)).await;
     let meanwhile = async {
         node.has_entries(LOG, 1).await;
@@ -902,8 +906,7 @@ async fn ban_outlives_an_earlier_check_of_two_nodes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ban_lifted_beside_a_check_of_two_nodes_stays_lifted() {
     let two = TwoNodes::start().await;
-    let strict = Policy::new("ip").quota(Quota::per_hour(9)).penalty("3/10m:1h".parse().unwrap());
-    let strict = PolicyHandle::new(strict);
+    let strict = with_bans("ip");
     let peers = PolicyHandle::new(Policy::new("peers").quota(Quota::per_hour(9)).distinct());
     let bans = Bans::new(&strict, store(two.cluster.servers()).await);
     bans.impose("bob", Duration::from_secs(3600), "by mistake").await.unwrap();
@@ -916,7 +919,7 @@ async fn ban_lifted_beside_a_check_of_two_nodes_stays_lifted() {
     };
     let (both, ()) = tokio::join!(two.limiter.check_all(logs), lifted);
     assert!(!both.unwrap().is_admitted(), "before it was lifted");
-    two.cluster.nodes[two.node("alice").await].run::<()>(&["FLUSHALL"]).await;
+    two.node("alice").await.run::<()>(&["FLUSHALL"]).await;
     sleep(Duration::from_millis(1_100)).await;
     assert!(two.user("alice").await.is_admitted());
     sleep(Duration::from_millis(300)).await;
@@ -930,7 +933,7 @@ async fn request_is_admitted_when_its_last_log_has_it() {
     let two = TwoNodes::start().await;
     two.pause("bob", Duration::from_millis(100)).await;
     let admitted = two.both().await.admitted().cloned().unwrap();
-    let last = &two.cluster.nodes[two.node("bob").await];
+    let last = two.node("bob").await;
     let entries: Vec<(Vec<u8>, u64)> =
         last.run(&["ZRANGE", "tsw:{=bob}:ip:1h", "0", "-1", "WITHSCORES"]).await;
     assert_eq!(admitted.timestamp(), Some(Duration::from_micros(entries[0].1)));
@@ -952,11 +955,10 @@ async fn value_of_a_request_that_another_node_denies_is_not_seen() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_node_hides_no_denial_of_another() {
     let two = TwoNodes::start().await;
-    two.cluster.take_no_node_for_failed().await;
     let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
     assert!(admit(&theirs, "alice").await);
     let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(9)));
-    let node = &two.cluster.nodes[two.node("bob").await];
+    let node = two.node("bob").await;
     node.signal("STOP");
     let bob = two.limiter.check_all([(&ip, "bob")]).await.unwrap();
     assert_eq!(bob.decided_by(), DecidedBy::LocalLog);
@@ -975,8 +977,7 @@ async fn silent_node_hides_no_denial_of_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logs_of_a_silent_node_delay_no_write_to_another() {
     let two = TwoNodes::start().await;
-    two.cluster.take_no_node_for_failed().await;
-    let (number, ip) = (two.node("bob").await, PolicyHandle::new(Quota::per_hour(9_999)));
+    let (number, ip) = (two.number("bob").await, PolicyHandle::new(Quota::per_hour(9_999)));
     let silent = &two.cluster.nodes[number];
     let mut there = Vec::new();
     for key in (0..2_400).map(|key| format!("key-{key}")) {
@@ -992,7 +993,7 @@ async fn logs_of_a_silent_node_delay_no_write_to_another() {
     sleep(Duration::from_secs(2)).await;
     let both = two.limiter.check_all([(&two.user, "alice"), (&ip, "bob")]).await.unwrap();
     assert_eq!((both.is_admitted(), both.decided_by()), (true, DecidedBy::LocalLog));
-    let (node, began) = (&two.cluster.nodes[two.node("alice").await], Instant::now());
+    let (node, began) = (two.node("alice").await, Instant::now());
     node.has_entries(LOG, 1).await;
     let took = began.elapsed();
     silent.signal("CONT");
@@ -1004,34 +1005,14 @@ async fn logs_of_a_silent_node_delay_no_write_to_another() {
 async fn ban_outlives_a_replaced_node() {
     let cluster = Cluster::with_replicas(1).await;
     let store = store(cluster.servers()).await;
-    let policy = PolicyHandle::new(user(50).penalty("3/10m:1h".parse().unwrap()));
+    let policy = with_bans("user");
     let (limiter, bans) = (limiter(&policy, &store), Bans::new(&policy, store));
     let (_, owner) = cluster.slot(LOG).await;
     assert!(admit(&limiter, "alice").await);
     bans.impose("alice", Duration::from_secs(3600), "spam").await.unwrap();
-    let (old, new) = (&cluster.nodes[owner], &cluster.nodes[owner + 3]);
-    eventually("the replica has it", async || old.run::<u64>(&["WAIT", "1", "100"]).await == 1)
-        .await;
-    new.run::<()>(&["CONFIG", "SET", "replica-read-only", "no"]).await;
-    new.run::<redis::Value>(&["FLUSHALL"]).await;
-    old.signal("STOP");
-    new.says("replication", "role:master").await;
-    old.signal("CONT");
-    old.says("replication", "role:slave").await;
+    lose_last_writes(&cluster, owner).await;
     let admitted = [admit(&limiter, "alice").await, admit(&limiter, "alice").await];
     assert_eq!(admitted, [false, false]);
-}
-
-impl TwoNodes {
-    /// Stops the node of bob, and waits until the process knows. Returns it.
-    async fn without_bob(&self) -> &Redis {
-        self.cluster.take_no_node_for_failed().await;
-        let node = &self.cluster.nodes[self.node("bob").await];
-        node.signal("STOP");
-        let bob = self.limiter.check_all([(&self.ip, "bob")]).await.unwrap();
-        assert_eq!(bob.decided_by(), DecidedBy::LocalLog);
-        node
-    }
 }
 
 /// Who is denied again and again is banned, whatever becomes of the node of the address.
@@ -1059,7 +1040,7 @@ async fn denials_beside_a_silent_node_are_remembered() {
     two.limiter = Limiter::new(&two.user, store);
     assert!(two.user("alice").await.is_admitted());
     let silent = two.without_bob().await;
-    let node = &two.cluster.nodes[two.node("alice").await];
+    let node = two.node("alice").await;
     let (before, began) = (node.call_count("evalsha").await, Instant::now());
     for _ in 0..200 {
         assert!(!two.both().await.is_admitted());
@@ -1093,7 +1074,7 @@ async fn repeated_check_beside_a_silent_node_is_not_denied_by_itself() {
 async fn requests_beside_a_silent_node_take_no_place() {
     let two = TwoNodes::start().await;
     let silent = two.without_bob().await;
-    let node = &two.cluster.nodes[two.node("alice").await];
+    let node = two.node("alice").await;
     let of = |name: String| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(9_999)));
     let policies = [FailurePolicy::Closed, FailurePolicy::Open, FailurePolicy::default()];
     for (number, policy) in policies.into_iter().flat_map(|it| [it, it]).enumerate() {
@@ -1124,8 +1105,8 @@ async fn node_without_memory_hides_no_denial_of_a_later_one() {
     let two = TwoNodes::start().await;
     let mut keys = [const { String::new() }; 3];
     for key in (0..60).map(|number| format!("key-{number}")) {
-        let node = two.node(&key).await;
-        keys[node] = key;
+        let number = two.number(&key).await;
+        keys[number] = key;
     }
     let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
     assert!(admit(&theirs, &keys[2]).await);

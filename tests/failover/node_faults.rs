@@ -83,7 +83,6 @@ async fn cluster_primary_is_killed() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_primary_hangs() {
     let cluster = Cluster::start().await;
-    cluster.take_no_node_for_failed().await;
     let store = store(cluster.servers()).await;
     let fault = fault!(22, "Cluster: a primary is stopped, and goes on 3.5 s later")
         .sees(OF_ONE_NODE)
@@ -108,7 +107,7 @@ async fn cluster_primary_hangs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_loses_its_majority() {
-    let cluster = Mutex::new(Cluster::start().await);
+    let cluster = Mutex::new(Cluster::with_replicas(0).await);
     let store = store(cluster.lock().await.servers()).await;
     let fault = fault!(23, "Cluster: the majority is killed, and comes back").adds(TIMEOUT_ONCE);
     let kill = async || {

@@ -12,12 +12,16 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster of primaries alone.
+    /// Starts a cluster of primaries alone. They take a silent one for failed as late as by default, after 15 seconds.
     pub async fn start() -> Self {
-        Self::with_replicas(0).await
+        let cluster = Self::with_replicas(0).await;
+        for node in &cluster.nodes {
+            node.run::<()>(&["CONFIG", "SET", "cluster-node-timeout", "15000"]).await;
+        }
+        cluster
     }
 
-    /// Starts a cluster, each primary with so many replicas.
+    /// Starts a cluster, each primary with so many replicas. A silent node is taken for failed after a second.
     pub async fn with_replicas(replicas: usize) -> Self {
         let mut nodes = Vec::new();
         for _ in 0..PRIMARIES * (1 + replicas) {
@@ -72,13 +76,6 @@ impl Cluster {
             let info = async || self.nodes[*number].run::<String>(&["CLUSTER", "INFO"]).await;
             eventually("every slot is served", async || info().await.contains("cluster_state:ok"))
                 .await;
-        }
-    }
-
-    /// Has the nodes take a silent one for failed as late as by default, after 15 seconds.
-    pub async fn take_no_node_for_failed(&self) {
-        for node in &self.nodes {
-            node.run::<()>(&["CONFIG", "SET", "cluster-node-timeout", "15000"]).await;
         }
     }
 
