@@ -242,20 +242,9 @@ async fn distinct_values_have_no_field_but_a_wait() {
     assert_eq!(anonymous.status(), StatusCode::UNAUTHORIZED);
 }
 
-/// A worker gives its job, and the permit with it, to a thread pool of its own, such as that of rayon.
+/// A worker gives its job, and the permit or the body with it, to a thread pool of its own, such as that of rayon.
 #[tokio::test(flavor = "multi_thread")]
-async fn permit_that_ends_on_another_thread_gives_its_place_back() {
-    let redis = Redis::start().await;
-    let limiter = Limiter::new(downloads(), redis.store().await);
-    let permit = limiter.acquire("alice", Duration::ZERO).await.unwrap();
-    std::thread::spawn(move || drop(permit)).join().unwrap();
-    let next = limiter.acquire("alice", Duration::from_secs(2)).await;
-    assert!(next.is_ok(), "the runtime runs, and the lease is of {LEASE:?}: {next:?}");
-}
-
-/// The same for the body of a response.
-#[tokio::test(flavor = "multi_thread")]
-async fn body_that_is_dropped_on_another_thread_gives_its_place_back() {
+async fn place_that_is_left_on_another_thread_comes_free() {
     let redis = Redis::start().await;
     let store = redis.store().await;
     let (service, mut bodies) = streaming::<Infallible>();
@@ -263,7 +252,11 @@ async fn body_that_is_dropped_on_another_thread_gives_its_place_back() {
     let _sender = bodies.recv().await.unwrap();
     std::thread::spawn(move || drop(response)).join().unwrap();
     let limiter = Limiter::new(downloads(), store);
-    assert!(limiter.acquire("alice", Duration::from_secs(2)).await.is_ok());
+    let next = async || limiter.acquire("alice", Duration::from_secs(2)).await;
+    let permit = next().await.expect("the runtime runs, and the lease is longer");
+    std::thread::spawn(move || drop(permit)).join().unwrap();
+    let next = next().await;
+    assert!(next.is_ok(), "that of a permit: {next:?}");
 }
 
 /// The handler has not run, and nobody is left who would give the place back.

@@ -11,10 +11,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::channel::Sender;
-use http_body_util::{BodyExt, Full};
+use http_body_util::{BodyExt, Full, StreamBody};
 use test_support::Redis;
 use test_support::requests::{by_user, from_user};
 use tokio::time::{sleep, timeout};
+use tonic::codegen::tokio_stream;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
 use tower_sliding_window::{
@@ -338,34 +339,25 @@ async fn response_shows_what_is_left_if_nothing_was_reserved() {
     assert_eq!(left(&store).await.0, 1_000);
 }
 
-/// A body whose stream panics, as that of a handler may.
-struct Panics;
-
-impl Body for Panics {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        panic!("the stream")
-    }
-}
-
 /// A second panic while the first one unwinds would end the whole process. The reservation stays, also if the head said 0.
 #[tokio::test]
 async fn panic_of_the_closure_during_a_panic_of_the_body_ends_no_process() {
     for head in [None, Some(0)] {
         let store = MemoryStore::new();
-        let panics = async |_: Request<String>| Ok::<_, Infallible>(Response::new(Panics));
+        // As the stream of a handler may.
+        let panics = service_fn(async |_: Request<String>| {
+            let frames = std::iter::from_fn(|| -> Option<Result<Frame<Bytes>, Infallible>> {
+                panic!("the stream")
+            });
+            Ok::<_, Infallible>(Response::new(StreamBody::new(tokio_stream::iter(frames))))
+        });
         let service = layer(store.clone())
             .settle_from_head(move |_| head)
             .settle_from_body(100, |end| {
                 assert!(end.is_complete, "the closure expects the last event of a stream");
                 Some(1)
             })
-            .layer(service_fn(panics));
+            .layer(panics);
         let response = service.oneshot(from_user("alice")).await.unwrap();
         // As a connection of hyper runs: it owns the body, and tokio catches the panic.
         let connection = tokio::spawn(async move { response.into_body().frame().await.is_some() });
