@@ -34,11 +34,6 @@ impl Process {
         self.0.id()
     }
 
-    /// Returns how the process has ended, if it has.
-    pub fn exited(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().expect("the process is a child")
-    }
-
     /// Sends a signal such as `TERM` or `STOP`.
     pub fn signal(&self, name: &str) {
         let status =

@@ -95,7 +95,7 @@ impl Program {
     pub fn stopped(mut self) -> (ExitStatus, String, Vec<String>) {
         let deadline = Instant::now() + PATIENCE;
         let status = loop {
-            if let Some(status) = self.process.exited() {
+            if let Some(status) = self.process.0.try_wait().unwrap() {
                 break status;
             }
             assert!(Instant::now() < deadline, "the program does not stop: {}", self.kill());

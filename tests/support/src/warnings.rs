@@ -1,21 +1,22 @@
 //! A subscriber of warnings that tests can read.
 
 use std::cell::RefCell;
-use std::io;
-use std::sync::{Arc, Mutex, Once};
+use std::fs::File;
+use std::sync::Once;
 
-type Bytes = Arc<Mutex<Vec<u8>>>;
+use tempfile::NamedTempFile;
+use tracing_subscriber::fmt::writer::OptionalWriter;
 
 thread_local! {
-    static HEARD: RefCell<Option<Bytes>> = const { RefCell::new(None) };
+    static HEARD: RefCell<Option<File>> = const { RefCell::new(None) };
 }
 
 /// What is warned of on this thread, until it is dropped.
-pub struct Warnings(Bytes);
+pub struct Warnings(NamedTempFile);
 
 impl Drop for Warnings {
     fn drop(&mut self) {
-        HEARD.with(|heard| heard.replace(None));
+        HEARD.set(None);
     }
 }
 
@@ -27,35 +28,19 @@ impl Warnings {
     pub fn listen() -> Self {
         static SUBSCRIBED: Once = Once::new();
         SUBSCRIBED.call_once(|| {
+            let of_thread = || HEARD.with_borrow(|file| Some(file.as_ref()?.try_clone().unwrap()));
             let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-            subscriber.with_ansi(false).with_writer(|| OfThread).init();
+            let subscriber = subscriber.with_writer(move || OptionalWriter::from(of_thread()));
+            subscriber.with_ansi(false).init();
         });
-        let bytes = Bytes::default();
-        HEARD.with(|heard| heard.replace(Some(bytes.clone())));
-        Self(bytes)
+        let file = NamedTempFile::new().unwrap();
+        HEARD.set(Some(file.reopen().unwrap()));
+        Self(file)
     }
 
     /// Returns the warnings so far, a line each.
     pub fn lines(&self) -> Vec<String> {
-        let text = String::from_utf8(self.0.lock().unwrap().clone()).unwrap();
+        let text = std::fs::read_to_string(self.0.path()).unwrap();
         text.lines().map(str::to_owned).collect()
-    }
-}
-
-/// Writes to what listens on this thread.
-struct OfThread;
-
-impl io::Write for OfThread {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        HEARD.with(|heard| {
-            if let Some(heard) = &*heard.borrow() {
-                heard.lock().unwrap().extend_from_slice(bytes);
-            }
-        });
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
