@@ -53,24 +53,6 @@ async fn known_mute_holds_in_an_outage() {
 }
 
 #[tokio::test]
-async fn known_mute_is_forgotten_when_lifted() {
-    let mut redis = Redis::start().await;
-    let one = monitor(&redis, "similar 2/1m 90% mute 1h").await;
-    let other = monitor(&redis, "similar 2/1m 90% mute 1h").await;
-    for sender in ["alice", "bob"] {
-        one.mute(sender, HOUR).await.unwrap();
-        assert!(!says(&other, sender).await.unwrap());
-    }
-    one.unmute("alice").await.unwrap();
-    one.unmute("bob").await.unwrap();
-    assert!(says(&other, "alice").await.unwrap(), "it hears of the lift");
-    redis.kill();
-    assert!(says(&other, "alice").await.is_err());
-    assert!(says(&one, "bob").await.is_err());
-    assert!(!says(&other, "bob").await.unwrap(), "it has not heard of this lift");
-}
-
-#[tokio::test]
 async fn known_mute_ends_in_an_outage() {
     let mut redis = Redis::start().await;
     let monitor = monitor(&redis, "similar 2/1m 90% mute 1h").await;
