@@ -58,7 +58,7 @@ async fn list_of_bans_is_few_round_trips() {
         let name = format!("tsw:{{=user-{user}}}:user:ban");
         put.cmd("HSET").arg(name).arg(&["until", "9999999999999999", "reason", "x"]).ignore();
     }
-    put.exec_async(&mut redis.connection().await).await.unwrap();
+    put.exec_async(&mut redis.connection().await.unwrap()).await.unwrap();
     let bans = Bans::new(policy(), redis.store().await);
     assert_eq!(bans.get("user-7").await.unwrap().unwrap().reason, "x");
     let reads = async || -> u64 {

@@ -232,7 +232,7 @@ async fn repeated_check_does_not_pass_because_of_a_loss() {
         let clients: String = redis.run(&["CLIENT", "LIST"]).await;
         let is_held_back = |line: &&str| line.contains(" flags=b ");
         let held_back = clients.lines().find(is_held_back).unwrap().split([' ', '=']).nth(1);
-        let mut connection = redis.connection().await;
+        let mut connection = redis.connection().await.unwrap();
         let flush = tokio::spawn(async move {
             redis::cmd("FLUSHALL").exec_async(&mut connection).await.unwrap();
         });

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use redis::aio::ConnectionManager;
+use redis::aio::MultiplexedConnection;
 use test_support::{Redis, patient};
 use tokio::task::JoinSet;
 use tower_sliding_window::store::Store;
@@ -62,7 +62,7 @@ async fn each_has_its_own_window(store: impl Store, keys: &HashSet<Vec<u8>>) {
 }
 
 /// Returns all keys of a server that match a pattern.
-async fn keys_like(connection: &mut ConnectionManager, pattern: &[u8]) -> Vec<Vec<u8>> {
+async fn keys_like(connection: &mut MultiplexedConnection, pattern: &[u8]) -> Vec<Vec<u8>> {
     let mut keys: Vec<Vec<u8>> =
         redis::cmd("KEYS").arg(pattern).query_async(connection).await.unwrap();
     // The mark of a store is no key of a user.
@@ -90,7 +90,7 @@ async fn keys_share_no_log_and_keep_their_prefix() {
         patient().prefix(prefix).deny_cache(false).connect(redis.url()).await.unwrap()
     };
     each_has_its_own_window(store("tsw").await, &keys).await;
-    let mut connection = redis.connection().await;
+    let mut connection = redis.connection().await.unwrap();
     let all: HashSet<_> = keys_like(&mut connection, b"*").await.into_iter().collect();
     assert_eq!(all.len(), keys.len());
     for key in &all {

@@ -3,7 +3,7 @@
 
 use fastrand::Rng;
 use proptest::prelude::*;
-use redis::aio::ConnectionManager;
+use redis::aio::MultiplexedConnection;
 use test_support::Redis;
 
 use super::step::{BUDGET, history};
@@ -27,7 +27,7 @@ async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
 async fn play_on_redis(
     steps: &[Step],
     together: bool,
-    (server, connection): (&Redis, &ConnectionManager),
+    (server, connection): (&Redis, &MultiplexedConnection),
     prefix: &str,
 ) -> Result<(), String> {
     let store = RedisStore::builder().connect_with_clock(&server.url(), prefix).await;
@@ -87,7 +87,7 @@ fn memory_store_decides_as_the_algorithm() {
 fn script_decides_as_the_algorithm() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
-    let connection = runtime.block_on(server.connection());
+    let connection = runtime.block_on(server.connection()).unwrap();
     let history_number = std::cell::Cell::new(0);
 
     let histories = (histories(any::<bool>()), any::<bool>());
@@ -105,7 +105,7 @@ fn script_decides_as_the_algorithm() {
 fn script_is_exact_at_its_boundaries() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
-    let connection = runtime.block_on(server.connection());
+    let connection = runtime.block_on(server.connection()).unwrap();
     for limit in 1..4 {
         for offsets in [
             [0, 1],
@@ -136,7 +136,7 @@ fn script_is_exact_at_its_boundaries() {
 fn script_is_exact_in_rare_histories() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
-    let connection = runtime.block_on(server.connection());
+    let connection = runtime.block_on(server.connection()).unwrap();
     let (unit, budget) = (LONGEST_WINDOW_US / 20, vec![(BUDGET, 0, 1)]);
     let check = |log: &[_]| Step::Check(log.to_vec());
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use fastrand::Rng;
 use redis::AsyncCommands;
-use redis::aio::ConnectionManager;
+use redis::aio::MultiplexedConnection;
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
 use tokio::runtime::Runtime;
@@ -231,7 +231,7 @@ async fn broken_connection_is_no_loss() {
 /// A store with a test clock, and the Redis that it is on.
 struct Clocked {
     store: RedisStore,
-    connection: ConnectionManager,
+    connection: MultiplexedConnection,
     now_us: u64,
     _server: Redis,
 }
@@ -241,7 +241,7 @@ const START_US: u64 = 1_790_000_000_123_456;
 impl Clocked {
     async fn start() -> Self {
         let server = Redis::start().await;
-        let connection = server.connection().await;
+        let connection = server.connection().await.unwrap();
         let store = RedisStore::builder().connect_with_clock(&server.url(), "clock").await;
         let mut clocked = Self { store, connection, now_us: 0, _server: server };
         clocked.set(START_US).await;

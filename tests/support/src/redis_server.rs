@@ -4,7 +4,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
+use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, InfoDict};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
@@ -188,10 +188,11 @@ impl Redis {
     async fn try_run<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {
         let mut line = redis::cmd(command[0]);
         line.arg(&command[1..]);
-        line.query_async(&mut self.connect().await?).await
+        line.query_async(&mut self.connection().await?).await
     }
 
-    async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
+    /// Makes a connection, patient enough for a busy machine.
+    pub async fn connection(&self) -> redis::RedisResult<MultiplexedConnection> {
         let config = AsyncConnectionConfig::new()
             .set_response_timeout(Some(Duration::from_secs(10)))
             .set_connection_timeout(Some(Duration::from_secs(10)));
@@ -205,17 +206,6 @@ impl Redis {
         let stats: Option<String> = stats.get(&format!("cmdstat_{command}"));
         let calls = stats.as_deref().and_then(|it| it.strip_prefix("calls=")?.split(',').next());
         calls.map_or(0, |calls| calls.parse().unwrap())
-    }
-
-    /// Makes a connection of its own, patient enough for a busy machine.
-    pub async fn connection(&self) -> ConnectionManager {
-        let config = ConnectionManagerConfig::new()
-            .set_response_timeout(Some(Duration::from_secs(10)))
-            .set_min_delay(Duration::from_millis(10))
-            .set_max_delay(Duration::from_millis(50))
-            .set_number_of_retries(200);
-        let client = Client::open(self.url()).unwrap();
-        ConnectionManager::new_with_config(client, config).await.expect("the server is up")
     }
 }
 

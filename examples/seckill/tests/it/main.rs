@@ -95,5 +95,5 @@ fn count(answers: &[HttpResponse], status: u16) -> usize {
 
 /// Returns the time to live of a key in seconds, or -1 if the key has none.
 async fn ttl(redis: &Redis, key: &[u8]) -> i64 {
-    redis::cmd("TTL").arg(key).query_async(&mut redis.connection().await).await.unwrap()
+    redis::cmd("TTL").arg(key).query_async(&mut redis.connection().await.unwrap()).await.unwrap()
 }
