@@ -721,15 +721,6 @@ async fn ban_of_a_silent_node_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn denial_stands_if_its_rollback_fails() {
-    let two = TwoNodes::start().await;
-    two.both_while_alice_has_a_place(async || two.pause("alice", Duration::from_secs(1)).await)
-        .await;
-    // Its node was silent when it was rolled back. It is cancelled later.
-    two.node("alice").await.has_entries(LOG, 0).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolled_back_request_leaves_no_denial() {
     let mut two = TwoNodes::start().await;
     // With a memory of denials.
@@ -742,21 +733,24 @@ async fn rolled_back_request_leaves_no_denial() {
     assert!(two.user("alice").await.is_admitted(), "the log is empty");
 }
 
-/// The node of the user refuses scripts for a while.
-async fn refuse_scripts(node: &Redis, refuse: bool) {
-    let rules: &[&str] = if refuse { &["-eval", "-evalsha"] } else { &["+eval", "+evalsha"] };
-    node.run::<()>(&[&["ACL", "SETUSER", "default"], rules].concat()).await;
-}
-
-/// Nothing else is checked meanwhile.
+/// The node of the user is silent when the request is rolled back, or refuses scripts. Nothing else is checked meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn refused_rollback_is_made_later() {
-    let two = TwoNodes::start().await;
-    let node = two.node("alice").await;
-    two.both_while_alice_has_a_place(async || refuse_scripts(node, true).await).await;
-    node.has_entries(LOG, 1).await;
-    refuse_scripts(node, false).await;
-    node.has_entries(LOG, 0).await;
+async fn denial_stands_if_its_rollback_fails() {
+    for refuses in [false, true] {
+        let two = TwoNodes::start().await;
+        let node = two.node("alice").await;
+        let scripts = async |rules| node.run::<()>(&["ACL", "SETUSER", "default", rules]).await;
+        two.both_while_alice_has_a_place(async || match refuses {
+            true => scripts("-@scripting").await,
+            false => two.pause("alice", Duration::from_secs(1)).await,
+        })
+        .await;
+        if refuses {
+            node.has_entries(LOG, 1).await;
+            scripts("+@scripting").await;
+        }
+        node.has_entries(LOG, 0).await;
+    }
 }
 
 /// The node of the address is silent, and the caller does not wait for what becomes of its request.

@@ -77,8 +77,7 @@ pub(super) fn task_has_ended(error: JoinError) -> StoreError {
 // - A caller leaves a cancellation or settlement between two keys. It runs in a task of its own, too. Test:
 //   `cancellation_whose_caller_leaves_is_made_in_every_slot`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
-//   is cancelled later. Tests: `later_node_is_silent`, `denial_stands_if_its_rollback_fails` and
-//   `refused_rollback_is_made_later`.
+//   is cancelled later. Tests: `later_node_is_silent` and `denial_stands_if_its_rollback_fails`.
 // - A node fails after earlier logs have admitted. The failure policy decides under the same identity, and cancels what it
 //   does not admit. Here nothing is cancelled: a late cancellation would undo what it has admitted. Test:
 //   `late_rollback_undoes_no_admission`. An overload is no failure, and the request is cancelled.
