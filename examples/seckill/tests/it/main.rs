@@ -89,6 +89,19 @@ async fn pay(server: &Server, order: &Value, id: &str) -> HttpResponse {
     server.send_body(payment(server, order), json!({ "payment_id": id }).to_string()).await
 }
 
+/// Sends an order of each of so many users at once, to the servers in turn.
+async fn rush(servers: &[Server], users: usize) -> Vec<HttpResponse> {
+    let mut orders = Vec::new();
+    for (user, server) in servers.iter().cycle().enumerate().take(users) {
+        orders.push(server.spawn(server.order_request("iphone", &format!("user-{user}"))));
+    }
+    let mut answers = Vec::new();
+    for order in orders {
+        answers.push(order.await.unwrap());
+    }
+    answers
+}
+
 fn count(answers: &[HttpResponse], status: u16) -> usize {
     answers.iter().filter(|answer| answer.status == status).count()
 }

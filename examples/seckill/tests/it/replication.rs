@@ -13,7 +13,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::draw::assert_line;
-use crate::{ADMIN, alone, by, count, on_redis, order, pay, sale, skus, until_ready};
+use crate::{ADMIN, alone, by, count, on_redis, order, pay, rush, sale, skus, until_ready};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -75,11 +75,7 @@ async fn a_crowd_is_served_with_a_replica_some_way_off() {
     let skus = [skus(60), vec!["--stock=iphone=100".to_owned()]].concat();
     let skus: Vec<&str> = skus.iter().map(String::as_str).collect();
     let server = waiting_for(&master, "1", &skus);
-    let order = |user| server.spawn(server.order_request("iphone", &format!("user-{user}")));
-    let (mut answers, orders) = (Vec::new(), (0..200).map(order).collect::<Vec<_>>());
-    for order in orders {
-        answers.push(order.await.unwrap());
-    }
+    let answers = rush(std::slice::from_ref(&server), 200).await;
     assert_eq!((count(&answers, 201), count(&answers, 410)), (100, 100), "{:?}", answers.last());
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_millis(100)).await;
@@ -475,11 +471,7 @@ async fn levels_of_many_skus_are_shown_without_replicas() {
 async fn a_crowd_that_no_replica_confirms_delays_no_look() {
     let redis = Redis::start().await;
     let server = waiting_for(&redis, "1", &["--stock", "iphone=9999"]);
-    let order = |user| server.spawn(server.order_request("iphone", &format!("user-{user}")));
-    let (mut answers, orders) = (Vec::new(), (0..1200).map(order).collect::<Vec<_>>());
-    for order in orders {
-        answers.push(order.await.unwrap());
-    }
+    let answers = rush(std::slice::from_ref(&server), 1200).await;
     assert_eq!(count(&answers, 503), 1200);
     tokio::time::sleep(Duration::from_secs(1)).await;
     let sold = async || redis.run::<usize>(&["HLEN", "seckill:{iphone}:orders"]).await;
