@@ -190,13 +190,13 @@ async fn newcomer_that_restarts_empty_never_over_admits() {
     cluster.begin_to_move(slot, from, to).await;
     five_of_alice(&limiter, true).await;
     assert_eq!(cluster.nodes[to].keys().await, [LOG]);
-    for number in 0..40 {
+    for number in 0..30 {
         let _ = limiter.check(format!("other-{number}")).await.unwrap();
         sleep(Duration::from_millis(100)).await;
     }
     cluster.nodes[to].restart().await;
     cluster.serves_every_slot(&[0, 1, 2, to]).await;
-    for _ in 0..8 {
+    for _ in 0..4 {
         assert!(!admit(&limiter, "alice").await);
         sleep(Duration::from_millis(300)).await;
     }
