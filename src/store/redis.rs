@@ -206,15 +206,33 @@ impl RedisStore {
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         // Before the check is sent: so a loss that it finds is known when the check has its reply.
         self.0.client.watch_data();
-        let asked = match self.0.is_split(&check) {
-            true => self.clone().ask_in_turn(check.clone()).await,
-            false => self.ask(&check, false).await,
-        };
-        match asked {
+        match self.0.is_split(&check) {
+            true => self.decide_in_turn(check).await,
+            false => self.decide_at_once(check).await,
+        }
+    }
+
+    /// Decides on a request whose logs are on one server.
+    async fn decide_at_once(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        match self.ask(&check, false).await {
             Ok((sent, outcome)) => self.accept(&check, &sent, outcome),
             Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
             Err(error) => Err(error),
         }
+    }
+
+    /// Looks at a check whose logs are on one server.
+    async fn look(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
+        let mut looked = self.ask(check, true).await;
+        if let Err(StoreError::Disconnected { .. }) = looked {
+            // Such as a connection that was closed while nobody used it.
+            looked = self.ask(check, true).await;
+        }
+        let (sent, outcome) = looked?;
+        if !outcome.admitted {
+            self.0.denials.note(check, &outcome, sent.at, &sent.generations);
+        }
+        Ok(outcome)
     }
 
     /// Asks Redis about a request whose logs are on one server, or only looks. Returns what was known before, too.
@@ -535,26 +553,7 @@ impl Store for RedisStore {
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        let (this, check) = (self.clone(), Arc::new(check.clone()));
-        StoreFuture::later(async move {
-            let peek = async || {
-                this.make_good(&check).await?;
-                this.0.peek(&check).await
-            };
-            let mut result = peek().await;
-            if let Err(StoreError::Disconnected { .. }) = result {
-                // Such as a connection that was closed while nobody used it.
-                result = peek().await;
-            }
-            match result {
-                Err(error) if is_local(&check) && error.is_outage() => {
-                    let mut outcome = this.0.local.decide(&*share(&check, &error)?, false)?;
-                    outcome.decided_by = DecidedBy::LocalLog;
-                    Ok(outcome)
-                }
-                result => result,
-            }
-        })
+        StoreFuture::later(self.clone().look_in_turn(Arc::new(check.clone())))
     }
 
     fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
@@ -602,18 +601,25 @@ impl Store for RedisStore {
         // Locally first: nothing that is written from now on contains the earlier number of places.
         let was_here = self.0.local.settle_here(check, cost);
         let now = Instant::now();
-        let concerned = |state: &mut journal::State| {
-            state.concerns(check).then(|| state.settle(check, |_| cost, now))
+        let noted = self.0.journal.with(|state| {
+            let is_noted = check.logs.iter().map(|log| state.concerns(log, check.id));
+            let is_noted: SmallVec<[bool; 2]> = is_noted.collect();
+            state.settle(&check.part(|index| is_noted[index]), |_| cost, now)?;
+            Ok(is_noted)
+        });
+        self.ensure_task();
+        let rest = match noted {
+            Ok(is_noted) => Arc::new(check.part(|index| !is_noted[index])),
+            Err(error) => return StoreFuture::ready(Err(error)),
         };
-        if let Some(noted) = self.0.journal.with(concerned) {
-            self.ensure_task();
-            return StoreFuture::ready(noted.map(|()| was_here));
+        if rest.logs.is_empty() {
+            return StoreFuture::ready(Ok(was_here));
         }
-        let (this, check) = (self.clone(), Arc::new(check.clone()));
+        let this = self.clone();
         StoreFuture::later(async move {
-            match begin(this.settle_or_note(check, cost, was_here), &Handle::current()) {
+            match begin(this.settle_or_note(rest, cost, was_here), &Handle::current()) {
                 Ok(settled) => settled,
-                Err(task) => task.await.map_err(in_turn::task_has_ended)?,
+                Err(task) => task.await.map_err(|_| in_turn::task_has_ended())?,
             }
         })
     }

@@ -540,6 +540,11 @@ fn with_bans(name: &str) -> PolicyHandle {
     PolicyHandle::new(policy.penalty("3/10m:1h".parse().unwrap()))
 }
 
+/// A policy that denies nothing here.
+fn many() -> PolicyHandle {
+    PolicyHandle::new(Policy::new("many").quota(Quota::per_hour(9_999)))
+}
+
 /// A user and an address on different nodes.
 struct TwoNodes {
     cluster: Cluster,
@@ -945,26 +950,136 @@ async fn value_of_a_request_that_another_node_denies_is_not_seen() {
     assert!(two.limiter.check_all([to("dave")]).await.unwrap().is_admitted(), "the first value");
 }
 
-/// A node is silent, and the log on the other one is full, as Redis says.
+/// The node of alice is silent, which the process knows or not. The log of bob on the other one is full, or he is banned, as
+/// Redis says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_node_hides_no_denial_of_another() {
     let two = TwoNodes::start().await;
-    let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
-    assert!(admit(&theirs, "alice").await);
-    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(9)));
+    let theirs = store(two.cluster.servers()).await;
+    assert!(admit(&limiter(&two.ip, &theirs), "bob").await);
+    let strict = with_bans("strict");
+    Bans::new(&strict, theirs).impose("bob", Duration::from_secs(3600), "spam").await.unwrap();
+    let many = many();
+    // Both connections are there.
+    let warm = two.limiter.check_all([(&many, "alice"), (&many, "bob")]).await.unwrap();
+    assert_eq!(warm.decided_by(), DecidedBy::Store);
+    let silent = two.node("alice").await;
+    silent.signal("STOP");
+    let open = two.limiter.clone().failure_policy(FailurePolicy::Open);
+    for knows in [false, true] {
+        let mut all = JoinSet::new();
+        for (limiter, ip) in
+            [&two.limiter, &open].into_iter().flat_map(|it| [(it, &two.ip), (it, &strict)])
+        {
+            let (limiter, ip, many) = (limiter.clone(), ip.clone(), many.clone());
+            all.spawn(async move {
+                limiter.check_all([(&many, "alice"), (&ip, "bob")]).await.unwrap().is_admitted()
+            });
+        }
+        assert_eq!(all.join_all().await, [false; 4], "knows: {knows}");
+    }
+    silent.signal("CONT");
+}
+
+/// What a process admits and cancels beside a silent node is in the log on the other one at once, for other processes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_beside_a_silent_node_is_known_to_the_other_at_once() {
+    let two = TwoNodes::start().await;
+    let (keys, _) = keys_of(&two.cluster, two.number("alice").await).await;
+    let (many, node, silent) = (many(), two.node("alice").await, two.without_bob().await);
+    // By now the process looks for the node every half second.
+    sleep(Duration::from_secs(2)).await;
+    for key in &keys[..4] {
+        let both = two.limiter.check_all([(&two.user, &**key), (&many, "bob")]).await.unwrap();
+        assert_eq!(node.entries(&log_of(key)).await, 1);
+        assert!(two.limiter.cancel(both.admitted().unwrap()).await.unwrap());
+        assert_eq!(node.entries(&log_of(key)).await, 0);
+        sleep(Duration::from_millis(130)).await;
+    }
+    silent.signal("CONT");
+}
+
+/// Another process has reset the log on the node that replies.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reset_elsewhere_is_seen_beside_a_silent_node() {
+    let two = TwoNodes::start().await;
+    assert!(two.user("alice").await.is_admitted());
+    let silent = two.without_bob().await;
+    limiter(&two.user, &store(two.cluster.servers()).await).reset("alice").await.unwrap();
+    let both = two.limiter.check_all([(&two.user, "alice"), (&many(), "bob")]).await.unwrap();
+    silent.signal("CONT");
+    assert!(both.is_admitted(), "{:?}", both.decided_by());
+}
+
+/// Alice has no place, as the node says that replies, also on a connection that was closed while nobody used it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn look_beside_a_silent_node_sees_the_other() {
+    let two = TwoNodes::start().await;
+    let ours = store(two.cluster.servers()).await;
+    assert!(two.user("alice").await.is_admitted());
+    let many = many();
+    let open = Limiter::new(&many, ours.clone()).failure_policy(FailurePolicy::Open);
+    assert!(open.check("alice").await.unwrap().is_admitted());
+    let silent = two.without_bob().await;
+    let _ = open.check("bob").await;
+    let logs = [(&two.user, "alice"), (&many, "bob")];
+    let check = Check::new(logs.map(|(policy, key)| LogId::new(policy.get(), key)));
+    let looked = ours.peek(&check).await.unwrap();
+    assert!(!looked.admitted, "{:?}", looked.decided_by);
+    for _ in 0..3 {
+        let killed = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+        two.node("alice").await.run::<u64>(&killed).await;
+        // Until the denial in memory is over.
+        sleep(Duration::from_millis(1_100)).await;
+        assert!(!open.check_all(logs).await.unwrap().is_admitted());
+    }
+    silent.signal("CONT");
+}
+
+/// Two services name the keys in opposite orders. All ask in one, so that of two requests one comes first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opposite_orders_of_two_services_starve_nobody() {
+    let two = TwoNodes::start().await;
+    assert!(two.user("alice").await.is_admitted());
     let node = two.node("bob").await;
-    node.signal("STOP");
-    let bob = two.limiter.check_all([(&ip, "bob")]).await.unwrap();
-    assert_eq!(bob.decided_by(), DecidedBy::LocalLog);
-    let both = two.limiter.check_all([(&two.user, "alice"), (&ip, "bob")]).await.unwrap();
-    let alice = two.user("alice").await;
-    node.signal("CONT");
-    assert_eq!(
-        (alice.is_admitted(), both.is_admitted()),
-        (false, false),
-        "{:?}",
-        both.decided_by()
-    );
+    for logs in [[(&two.user, "alice"), (&two.ip, "bob")], [(&two.ip, "bob"), (&two.user, "alice")]]
+    {
+        assert!(!two.limiter.check_all(logs).await.unwrap().is_admitted());
+        assert_eq!(node.call_count("zadd").await, 0, "alice is asked first");
+    }
+}
+
+/// Of three logs the second one denies, and the node of the third one has just become silent. The place in the first one is
+/// free again after a round trip.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rollback_waits_for_no_later_node() {
+    let two = TwoNodes::start().await;
+    let mut keys = [const { String::new() }; 3];
+    // In the order of their names, too.
+    for key in (10..99).map(|number| format!("key-{number}")) {
+        let number = two.number(&key).await;
+        if keys[number].is_empty() && (number == 0 || !keys[number - 1].is_empty()) {
+            keys[number] = key;
+        }
+    }
+    let many = many();
+    let warm = two.limiter.check_all(keys.iter().map(|key| (&many, &**key))).await.unwrap();
+    assert_eq!(warm.decided_by(), DecidedBy::Store);
+    assert!(two.user(&keys[1]).await.is_admitted());
+    two.cluster.nodes[2].signal("STOP");
+    let all = async {
+        let all = two.limiter.check_all(keys.iter().map(|key| (&two.user, &**key))).await.unwrap();
+        assert!(!all.is_admitted(), "the second one is full");
+    };
+    let began = Instant::now();
+    let rolled_back = async {
+        let node = &two.cluster.nodes[0];
+        eventually("it is rolled back", async || node.call_count("zrem").await > 0).await;
+        began.elapsed()
+    };
+    let ((), took) = tokio::join!(all, rolled_back);
+    assert!(took < began.elapsed() / 2, "after {took:?} of {:?}", began.elapsed());
+    two.cluster.nodes[2].signal("CONT");
 }
 
 /// What a silent node can't be told delays nothing that another node has to know.
@@ -1015,8 +1130,7 @@ async fn denials_beside_a_silent_node_are_strikes() {
     let two = TwoNodes::start().await;
     let user = Policy::new("strict").quota(Quota::new(1, Duration::from_millis(300)));
     let user = PolicyHandle::new(user.penalty("3/10m:1h".parse().unwrap()));
-    let ip = PolicyHandle::new(Policy::new("many").quota(Quota::per_hour(9_999)));
-    let node = two.without_bob().await;
+    let (ip, node) = (many(), two.without_bob().await);
     let both = async || {
         let decision = two.limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
         decision.usage().banned_for().is_some()

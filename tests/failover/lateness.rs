@@ -44,7 +44,7 @@ async fn distant_redis_decides() {
 /// The opening of a sale on a machine that has other work to do.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn saturated_process_is_no_outage() {
-    const USERS: usize = 5_000;
+    const USERS: usize = 2_000;
     let redis = Redis::start().await;
     let [user, all] = [("user", 5), ("all", 1_000_000)]
         .map(|(name, limit)| PolicyHandle::new(Policy::new(name).quota(Quota::per_minute(limit))));
@@ -68,7 +68,7 @@ async fn saturated_process_is_no_outage() {
         assert!(decision.is_admitted() && decision.decided_by() == DecidedBy::Store);
     }
     let slowest = decisions.iter().map(|(_, took)| took.as_millis()).max().unwrap();
-    fault!(34, "none: 5,000 users at once, on a machine that has other work")
+    fault!(34, "none: 2,000 users at once, on a machine that has other work")
         .sees("no difference: Redis decides")
         .adds("the time for which the machine is busy")
         .write_row("0", &format!("{USERS} decided by Redis, the slowest in {slowest} ms"));

@@ -262,7 +262,8 @@ mod tests {
     #[test]
     fn every_character_has_a_stable_form() {
         let mut unstable = Vec::new();
-        for character in '\0'..=char::MAX {
+        // The planes between these have no characters yet, and the last two are for private use.
+        for character in ('\0'..='\u{3ffff}').chain('\u{dffff}'..='\u{effff}') {
             let letters = look_alike(character).count();
             assert!(letters < LONGEST_SKELETON, "{character:?}: {letters}");
             let text = character.to_string();

@@ -153,14 +153,12 @@ impl State {
         Some(token)
     }
 
-    /// Returns whether a request has to be settled here: it is about to be written, or its whole log is.
+    /// Returns whether a request has to be settled here in a log: it is about to be written, or its whole log is.
     ///
     /// Takes the lock in any case, to see a request that is being added.
-    pub(super) fn concerns(&self, check: &Check) -> bool {
-        check.logs.iter().any(|log| {
-            let has = |it: &Unwritten| it.requests.contains_key(&log.entry_id(check.id));
-            self.logs.get(log).is_some_and(|it| it.whole.is_some() || has(it))
-        })
+    pub(super) fn concerns(&self, log: &LogId, id: Uuid) -> bool {
+        let has = |it: &Unwritten| it.requests.contains_key(&log.entry_id(id));
+        self.logs.get(log).is_some_and(|it| it.whole.is_some() || has(it))
     }
 
     /// Returns an error if there is no room for a further request.
