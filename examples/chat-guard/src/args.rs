@@ -14,6 +14,7 @@ use crate::routes::name;
 #[command(
     name = "chat-guard",
     mut_arg("redis", |redis| redis.env("CHAT_GUARD_REDIS")),
+    mut_arg("sentinel_master", |master| master.env("CHAT_GUARD_SENTINEL_MASTER")),
     mut_arg("prefix", |prefix| prefix.default_value("chat")),
     // A message had better wait than pass without a check.
     mut_arg("response_timeout", |timeout| timeout.default_value("1s")),

@@ -24,6 +24,7 @@ use example_support::flags::{ListenFlags, RedisFlags, penalty_length, span};
 #[command(
     name = "seckill",
     mut_arg("redis", |redis| redis.env("SECKILL_REDIS")),
+    mut_arg("sentinel_master", |master| master.env("SECKILL_SENTINEL_MASTER")),
     mut_arg("prefix", |prefix| prefix.default_value("seckill")),
     mut_arg("admin_token", |token| token.env("SECKILL_ADMIN_TOKEN")),
     after_help = "\

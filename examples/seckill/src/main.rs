@@ -75,7 +75,8 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let (prefix, replicas) = (&args.redis.prefix, args.replicas());
     let commands = redis.store.commands();
     let opening = Opening::start(args, Some(commands.clone())).await.map_err(unusable)?;
-    let is_later = |date| date > UNIX_EPOCH + Duration::from_micros(opening.micros());
+    // The date may have nanoseconds.
+    let is_later = |date| date >= UNIX_EPOCH + Duration::from_micros(opening.micros() + 1);
     if opening.opens_in().is_none() && args.opens_at.is_some_and(is_later) {
         let error = format!(
             "--opens-at is later than the opening in the key {prefix}:opening, and the sale is open\n\

@@ -20,6 +20,7 @@ use crate::alerts::Bound;
     name = "sms-gateway",
     mut_arg("listen", |listen| listen.default_value("127.0.0.1:3001")),
     mut_arg("redis", |redis| redis.env("SMS_GATEWAY_REDIS")),
+    mut_arg("sentinel_master", |master| master.env("SMS_GATEWAY_SENTINEL_MASTER")),
     mut_arg("prefix", |prefix| prefix.default_value("sms")),
     mut_arg("admin_token", |token| token.env("SMS_GATEWAY_ADMIN_TOKEN")),
     mut_arg("alert_webhook", |url| url.env("SMS_GATEWAY_ALERT_WEBHOOK")),

@@ -28,7 +28,7 @@ pub struct ListenFlags {
 
 /// Which Redis a server uses.
 ///
-/// `mut_arg` gives `--redis` the environment variable of the server, and `--prefix` its default.
+/// `mut_arg` gives `--redis` and `--sentinel-master` the environment variables of the server, and `--prefix` its default.
 #[derive(Args, Clone)]
 pub struct RedisFlags {
     /// Redis that keeps everything, for all processes that use it:
@@ -38,8 +38,9 @@ pub struct RedisFlags {
     #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
     pub redis: Vec<String>,
 
-    /// The name of the master that Sentinels watch. Then --redis names the Sentinels.
-    #[arg(long, value_name = "NAME", requires = "redis")]
+    /// The name of the master that Sentinels watch, behind its own user and password if it has any, such as
+    /// `:PASSWORD@shop`. Then --redis names the Sentinels.
+    #[arg(long, value_name = "[[USER]:PASSWORD@]NAME", requires = "redis", hide_env_values = true)]
     pub sentinel_master: Option<String>,
 
     /// How long Redis may be silent before it counts as down. A late reply is no silence.

@@ -34,7 +34,13 @@ impl RedisFlags {
         let addresses = addresses.join(", ");
         let servers = match (&self.redis[..], self.sentinel_master.as_deref()) {
             ([], _) => return Ok(None),
-            (urls, Some(master)) => RedisServers::sentinel(urls, master),
+            (urls, Some(master)) => {
+                let (login, name) = master.rsplit_once('@').unwrap_or(("", master));
+                let login = login.split_once(':').unwrap_or_default();
+                let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+                RedisServers::sentinel(urls, name)
+                    .map(|servers| servers.credentials(some(login.0), some(login.1)))
+            }
             ([url], None) => RedisServers::one(url),
             (urls, None) => RedisServers::cluster(urls),
         };

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
+use test_support::{Cluster, MASTER, Redis, Sentinel, Sentinels, eventually};
 use tokio::time::sleep;
 
 use crate::{ADMIN, alone, by, on_redis, order, ttl};
@@ -154,6 +154,17 @@ async fn sentinels_name_the_next_master() {
         sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(server.order("iphone", "alice").await.status, 409, "the order was replicated");
+}
+
+#[tokio::test]
+async fn a_master_behind_sentinels_has_a_password() {
+    let master = Redis::start().await;
+    let sentinel = Sentinel::start(master.port()).await;
+    sentinel.server.run::<()>(&["SENTINEL", "SET", MASTER, "auth-pass", "secret"]).await;
+    master.run::<()>(&["CONFIG", "SET", "requirepass", "secret"]).await;
+    let (url, named) = (sentinel.server.url(), format!(":secret@{MASTER}"));
+    let flags = ["--redis", &url, "--sentinel-master", &named, "--min-replicas", "0"];
+    assert_eq!(alone(&flags).order("iphone", "alice").await.status, 201);
 }
 
 #[tokio::test]

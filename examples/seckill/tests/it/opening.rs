@@ -75,7 +75,8 @@ async fn the_later_date_holds_for_servers_that_are_closed() {
 #[tokio::test]
 async fn a_sale_that_is_open_is_not_closed_again() {
     let (soon, later) = (["--opens-in", "1h"], ["--opens-at", "2999-01-01T00:00:00Z"]);
-    let long_ago = ["--opens-at", "2020-01-01T00:00:00Z"];
+    // As `date -u +%FT%T.%NZ` writes it. Redis keeps microseconds.
+    let long_ago = ["--opens-at", "2020-01-01T00:00:00.123456789Z"];
     for opened in [["--opens-in", "0s"], long_ago] {
         let redis = Redis::start().await;
         let server = on_redis(&redis, &opened);
