@@ -122,56 +122,46 @@ impl RedisStore {
         let mut failure = (is_any_gone && !is_local(check)).then_some(StoreError::Unavailable);
         let (mut denied, mut decided_by) = (false, DecidedBy::Store);
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
-        for part in &parts {
+        for (index, part) in parts.iter().enumerate() {
             // After a denial nothing more is recorded, but the outcome names every log that denies.
             let only_looks = denied || failure.is_some();
             let decided = match only_looks {
                 true => self.look(part).await,
                 false => self.decide_at_once(part.clone()).await,
             };
+            if !only_looks && !decided.as_ref().is_ok_and(|outcome| outcome.admitted) {
+                if decided.as_ref().is_err_and(StoreError::may_have_counted) {
+                    let _ = self.0.journal_cancellation(part);
+                    self.ensure_task();
+                }
+                for part in &parts[..index] {
+                    // What fails is made later. If there is no room in the journal, a denial still stands.
+                    let _ = self.settle(part, 0).await;
+                }
+            }
             match decided {
                 Ok(mut outcome) => {
-                    if !denied && !outcome.admitted {
-                        (denied, decided_by) = (true, outcome.decided_by);
-                        self.take_back(&parts, &outcomes).await;
-                    } else if !denied && outcome.decided_by == DecidedBy::LocalLog {
-                        decided_by = DecidedBy::LocalLog;
+                    let is_here = outcome.decided_by == DecidedBy::LocalLog;
+                    if !denied && (is_here || !outcome.admitted) {
+                        decided_by = outcome.decided_by;
                     }
+                    denied |= !outcome.admitted;
                     // What is only looked at has nothing that could be taken out again.
                     outcome.admitted &= !only_looks;
                     outcomes.push(outcome);
                 }
-                Err(error) => {
-                    if error.may_have_counted() && !only_looks {
-                        let _ = self.0.journal_cancellation(part);
-                        self.ensure_task();
-                    }
-                    if !denied && !error.is_outage() {
-                        self.take_back(&parts, &outcomes).await;
-                        return Err(error);
-                    }
-                    // One denial decides, also that of a later node. The outcome then has the logs of this one as unread.
+                // One denial decides, also that of a later node. The outcome then has the logs of this one as unread.
+                Err(error) if denied || error.is_outage() => {
                     let logs = part.logs.iter().map(|log| LogOutcome::unread(&log.policy));
                     outcomes.push(Outcome::new(false, logs));
                     failure.get_or_insert(error);
                 }
+                Err(error) => return Err(error),
             }
         }
         match failure {
-            Some(error) if !denied => {
-                // Without a decision here the request is counted nowhere either.
-                self.take_back(&parts, &outcomes).await;
-                Err(error)
-            }
+            Some(error) if !denied => Err(error),
             _ => Ok(merge(check, &parts, outcomes, decided_by)),
-        }
-    }
-
-    /// Cancels a request in the parts that have recorded it.
-    async fn take_back(&self, parts: &[Arc<Check>], outcomes: &[Outcome]) {
-        for (part, _) in parts.iter().zip(outcomes).filter(|(_, outcome)| outcome.admitted) {
-            // What fails is made later. If there is no room in the journal, the denial still stands: another log is full.
-            let _ = self.settle(part, 0).await;
         }
     }
 
