@@ -1194,11 +1194,19 @@ async fn requests_beside_a_silent_node_take_no_place() {
         logs.rotate_left(number % 2);
         // So that it knows of the silence.
         let _ = limiter.check_all(logs).await;
+        let before = node.call_count("zadd").await;
         let mut admitted = 1;
         for _ in 0..200 {
             let decision = limiter.check_all(logs).await;
             let is_here = |it: Decision| it.is_admitted() && it.decided_by() == DecidedBy::LocalLog;
             admitted += usize::from(decision.is_ok_and(is_here));
+        }
+        if policy != FailurePolicy::default() {
+            assert_eq!(
+                node.call_count("zadd").await,
+                before,
+                "{policy}: none was held for a while"
+            );
         }
         sleep(Duration::from_millis(500)).await;
         let places = node.entries(&format!("tsw:{{=alice}}:user-{number}:1h")).await;

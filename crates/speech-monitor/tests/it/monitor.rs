@@ -10,7 +10,7 @@ use test_support::{Redis, Worker, memory_kb, patient_store};
 use tokio::task::JoinSet;
 use tower_sliding_window::{RedisStore, StoreError};
 
-const SENDERS: usize = 25;
+const SENDERS: usize = 10;
 const PROCESSES: usize = 3;
 const MESSAGES: usize = 8;
 
