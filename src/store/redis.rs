@@ -214,7 +214,7 @@ impl RedisStore {
 
     /// Decides on a request whose logs are on one server.
     async fn decide_at_once(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        match self.ask(&check, false).await {
+        match self.ask(&check).await {
             Ok((sent, outcome)) => self.accept(&check, &sent, outcome),
             Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
             Err(error) => Err(error),
@@ -223,24 +223,19 @@ impl RedisStore {
 
     /// Looks at a check whose logs are on one server.
     async fn look(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
-        let mut looked = self.ask(check, true).await;
-        if let Err(StoreError::Disconnected { .. }) = looked {
+        let look = async || {
+            self.make_good(check).await?;
+            self.0.check_once(check.clone(), Mode::Peek).await
+        };
+        match look().await {
             // Such as a connection that was closed while nobody used it.
-            looked = self.ask(check, true).await;
+            Err(StoreError::Disconnected { .. }) => look().await,
+            looked => looked,
         }
-        let (sent, outcome) = looked?;
-        if !outcome.admitted {
-            self.0.denials.note(check, &outcome, sent.at, &sent.generations);
-        }
-        Ok(outcome)
     }
 
-    /// Asks Redis about a request whose logs are on one server, or only looks. Returns what was known before, too.
-    async fn ask(
-        &self,
-        check: &Arc<Check>,
-        only_looks: bool,
-    ) -> Result<(Sent, Outcome), StoreError> {
+    /// Asks Redis about a request whose logs are on one server. Returns what was known before, too.
+    async fn ask(&self, check: &Arc<Check>) -> Result<(Sent, Outcome), StoreError> {
         let inner = &*self.0;
         let failures = inner.health.failures();
         let losses = self.make_good(check).await.map_err(|error| {
@@ -253,10 +248,7 @@ impl RedisStore {
         })?;
         // Now: the reconciliation has freed and taken places itself.
         let sent = inner.before(check, failures, losses);
-        let outcome = match only_looks {
-            true => inner.check_once(check.clone(), Mode::Peek).await?,
-            false => self.check(check.clone()).await?,
-        };
+        let outcome = self.check(check.clone()).await?;
         inner.note_bans(check, &sent, &outcome);
         Ok((sent, outcome))
     }
@@ -604,12 +596,17 @@ impl Store for RedisStore {
         let noted = self.0.journal.with(|state| {
             let is_noted = check.logs.iter().map(|log| state.concerns(log, check.id));
             let is_noted: SmallVec<[bool; 2]> = is_noted.collect();
-            state.settle(&check.part(|index| is_noted[index]), |_| cost, now)?;
+            if is_noted.contains(&true) {
+                state.settle(&check.part(|index| is_noted[index]), |_| cost, now)?;
+            }
             Ok(is_noted)
         });
         self.ensure_task();
-        let rest = match noted {
-            Ok(is_noted) => Arc::new(check.part(|index| !is_noted[index])),
+        let (rest, was_noted) = match noted {
+            Ok(is_noted) => {
+                let rest = Arc::new(check.part(|index| !is_noted[index]));
+                (rest, was_here && is_noted.contains(&true))
+            }
             Err(error) => return StoreFuture::ready(Err(error)),
         };
         if rest.logs.is_empty() {
@@ -617,10 +614,12 @@ impl Store for RedisStore {
         }
         let this = self.clone();
         StoreFuture::later(async move {
-            match begin(this.settle_or_note(rest, cost, was_here), &Handle::current()) {
+            let settled = match begin(this.settle_or_note(rest, cost, was_here), &Handle::current())
+            {
                 Ok(settled) => settled,
                 Err(task) => task.await.map_err(|_| in_turn::task_has_ended())?,
-            }
+            };
+            settled.map(|was_there| was_there || was_noted)
         })
     }
 

@@ -44,6 +44,21 @@ async fn ban_holds_in_an_outage_unless_it_was_lifted() {
     }
 }
 
+/// A peek, such as that of a dashboard, comes before the check that finds the loss.
+#[tokio::test]
+async fn ban_lost_before_a_peek_is_made_good() {
+    let redis = Redis::start().await;
+    let (ours, _) = process(&store(redis.url()).await);
+    let (_, their_bans) = process(&store(redis.url()).await);
+    their_bans.impose("mallory", HOUR, "by hand").await.unwrap();
+    assert!(!admit(&ours, "mallory").await, "and so it is known here");
+    sleep(Duration::from_millis(1_200)).await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    ours.peek("mallory").await.unwrap();
+    assert!(admit(&ours, "alice").await);
+    eventually("it is known again", async || !admit(&ours, "mallory").await).await;
+}
+
 #[tokio::test]
 async fn ban_lifted_elsewhere_stays_lifted() {
     let redis = Redis::start().await;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use test_support::proxy::{Fault, Proxy};
+use test_support::recorder::RecordedMetrics;
 use test_support::{Cluster, Redis, admit, eventually, patient_store};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep, timeout};
@@ -1128,16 +1129,89 @@ async fn ban_outlives_a_replaced_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denials_beside_a_silent_node_are_strikes() {
     let two = TwoNodes::start().await;
-    let user = Policy::new("strict").quota(Quota::new(1, Duration::from_millis(300)));
-    let user = PolicyHandle::new(user.penalty("3/10m:1h".parse().unwrap()));
     let (ip, node) = (many(), two.without_bob().await);
-    let both = async || {
-        let decision = two.limiter.check_all([(&user, "alice"), (&ip, "bob")]).await.unwrap();
-        decision.usage().banned_for().is_some()
-    };
-    let banned = timeout(Duration::from_secs(10), eventually("three denials bring a ban", both));
-    assert!(banned.await.is_ok(), "as fast as without a failure");
+    for policy in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
+        let user = Policy::new(format!("strict-{}", policy.to_string().to_lowercase()));
+        let user = user.quota(Quota::new(1, Duration::from_millis(300)));
+        let user = PolicyHandle::new(user.penalty("3/10m:1h".parse().unwrap()));
+        let limiter = two.limiter.clone().failure_policy(policy);
+        let banned = async || {
+            // Without the address, so that the log is full, and then with it.
+            let _ = limiter.check_all([(&user, "alice")]).await.unwrap();
+            let both = limiter.check_all([(&user, "alice"), (&ip, "bob")]).await;
+            both.is_ok_and(|both| both.usage().banned_for().is_some())
+        };
+        let banned = timeout(Duration::from_secs(10), eventually("three bring a ban", banned));
+        assert!(banned.await.is_ok(), "{policy}: as fast as without a failure");
+    }
     node.signal("CONT");
+}
+
+/// What Redis denies beside a silent node is not admitted here first, and leaves nothing in the journal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_beside_a_silent_node_do_not_fill_the_journal() {
+    let mut two = TwoNodes::start().await;
+    let store = RedisStore::builder().local_capacity(100).deny_cache(false);
+    two.limiter = Limiter::new(&two.user, store.connect(two.cluster.servers()).await.unwrap());
+    assert!(two.user("alice").await.is_admitted());
+    let (silent, many) = (two.without_bob().await, many());
+    for _ in 0..200 {
+        let both = two.limiter.check_all([(&two.user, "alice"), (&many, "bob")]).await.unwrap();
+        assert!(!both.is_admitted(), "alice is full, as Redis says");
+    }
+    let bob = two.limiter.check_all([(&many, "bob")]).await;
+    silent.signal("CONT");
+    assert!(bob.is_ok_and(|it| it.is_admitted()), "no request of his was admitted");
+}
+
+/// Nor does such a request bring another one a strike here.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_that_redis_denies_beside_a_silent_node_brings_no_ban() {
+    let two = TwoNodes::start().await;
+    let strict = Policy::new("strict").quota(Quota::per_hour(1));
+    let strict = PolicyHandle::new(strict.penalty("1/10m:1h".parse().unwrap()));
+    assert!(two.user("alice").await.is_admitted());
+    let silent = two.without_bob().await;
+    two.pause("alice", Duration::from_millis(200)).await;
+    let alone = async {
+        sleep(Duration::from_millis(100)).await;
+        two.limiter.check_all([(&strict, "bob")]).await.unwrap()
+    };
+    let both = two.limiter.check_all([(&two.user, "alice"), (&strict, "bob")]);
+    let (both, alone) = tokio::join!(both, alone);
+    silent.signal("CONT");
+    assert!(!both.unwrap().is_admitted(), "alice is full");
+    assert!(alone.is_admitted(), "{:?}", alone.usage().banned_for());
+}
+
+/// The log in Redis has expired, and the one of the silent node had the request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cancellation_beside_a_silent_node_says_that_the_request_was_there() {
+    let two = TwoNodes::start().await;
+    let short = Policy::new("short").quota(Quota::new(9, Duration::from_millis(300)));
+    let (short, silent) = (PolicyHandle::new(short), two.without_bob().await);
+    let both = two.limiter.check_all([(&short, "alice"), (&many(), "bob")]).await.unwrap();
+    sleep(Duration::from_millis(500)).await;
+    assert!(two.limiter.cancel(both.admitted().unwrap()).await.unwrap());
+    silent.signal("CONT");
+}
+
+/// A check whose keys are on two silent nodes is one that Redis did not decide.
+#[tokio::test]
+async fn check_beside_silent_nodes_is_one_error() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let two = TwoNodes::start().await;
+    let (many, silent) = (many(), two.without_bob().await);
+    let node = two.node("alice").await;
+    node.signal("STOP");
+    let alice = two.limiter.check_all([(&many, "alice")]).await.unwrap();
+    assert_eq!(alice.decided_by(), DecidedBy::LocalLog);
+    let errors = || recorded.count("sliding_window_store_errors_total{kind=unavailable}");
+    let before = errors();
+    assert!(two.limiter.check_all([(&many, "alice"), (&many, "bob")]).await.is_ok());
+    silent.signal("CONT");
+    node.signal("CONT");
+    assert_eq!(errors() - before, 1);
 }
 
 /// A key that is denied again and again costs Redis the checks of one round trip a second, also then.
@@ -1150,8 +1224,12 @@ async fn denials_beside_a_silent_node_are_remembered() {
     let silent = two.without_bob().await;
     let node = two.node("alice").await;
     let (before, began) = (node.call_count("evalsha").await, Instant::now());
+    let many = many();
     for _ in 0..200 {
         assert!(!two.both().await.is_admitted());
+        // Denied by the log of this process.
+        let both = two.limiter.check_all([(&many, "alice"), (&two.ip, "bob")]).await.unwrap();
+        assert!(!both.is_admitted());
     }
     let (calls, took) = (node.call_count("evalsha").await - before, began.elapsed());
     silent.signal("CONT");

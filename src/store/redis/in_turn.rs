@@ -1,9 +1,11 @@
 //! Checks of logs in several Cluster slots, one slot after the other.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
+use tokio::task::JoinSet;
 
 use super::{Inner, RedisStore, Store, is_local, share};
 use crate::error::StoreError;
@@ -49,7 +51,8 @@ fn merge(
 
 /// The runtime of a task ends, or the task has panicked.
 pub(super) fn task_has_ended() -> StoreError {
-    StoreError::Disconnected { message: "the task of the call has ended".to_owned() }
+    let message = "the task of the call has ended".to_owned();
+    StoreError::Uncertain { source: Box::new(StoreError::Disconnected { message }) }
 }
 
 // The keys are asked one after the other, each as a check of its own: Redis decides about it, or if its node is gone the
@@ -72,8 +75,8 @@ pub(super) fn task_has_ended() -> StoreError {
 //   `cancellation_whose_caller_leaves_is_made_in_every_slot`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
 //   is cancelled later. Tests: `later_node_is_silent` and `denial_stands_if_its_rollback_fails`.
-// - A node is gone, or fails. With `Local` its keys are decided here, under the identity of the request, and the others by
-//   their nodes. Otherwise the others are only looked at, for one of them may deny, and nothing is recorded for a request that
+// - Nodes are gone, or one fails. With `Local` their keys are decided here, under the identity of the request, and the others
+//   by their nodes. Otherwise the others are only looked at, for one of them may deny, and nothing is recorded for a request that
 //   the policy decides about. Tests: `silent_node_hides_no_denial_of_another`,
 //   `node_that_becomes_silent_hides_no_denial_of_a_later_one`, `late_rollback_undoes_no_admission` and
 //   `requests_beside_a_silent_node_take_no_place`.
@@ -89,55 +92,68 @@ impl RedisStore {
     /// Decides on a check whose logs are in several slots.
     pub(super) async fn decide_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let (caller, decided) = oneshot::channel();
-        let (this, asked) = (self.clone(), check.clone());
         tokio::spawn(async move {
-            let decided = this.decide_parts(&asked).await;
+            let decided = self.decide_parts(&check).await;
             if let Err(Ok(outcome)) = caller.send(decided)
                 && outcome.decided_by == DecidedBy::LocalLog
                 && outcome.admitted
             {
                 // The caller has gone.
-                let _ = this.settle(&asked, 0).await;
+                let _ = self.settle(&check, 0).await;
             }
         });
-        decided.await.unwrap_or_else(|_| self.decide_without_redis(&check, task_has_ended()))
+        decided.await.unwrap_or_else(|_| Err(task_has_ended()))
     }
 
     async fn decide_parts(&self, check: &Check) -> Result<Outcome, StoreError> {
-        let mut parts = SmallVec::<[_; 2]>::new();
-        for part in self.0.split(check) {
-            let is_gone = self.0.client.connected(&part.logs).await.is_err();
-            let any = |has: fn(&LogId) -> bool| part.logs.iter().any(has);
-            // A value can't be cancelled: it is the last to be added. Before it come those where a place that is held for a
-            // round trip could bring another request a strike. What is decided here needs none.
-            let is_distinct = any(|log| log.policy.counts() == Counts::Distinct);
-            let has_penalty = any(|log| log.policy.get_penalty().is_some());
-            parts.push(((is_distinct, !is_gone, has_penalty), part));
+        let mut is_gone = SmallVec::<[bool; 2]>::new();
+        for log in &check.logs {
+            is_gone.push(self.0.client.connected(std::slice::from_ref(log)).await.is_err());
         }
-        parts.sort_by(|(order, part), (other, beside)| {
-            order.cmp(other).then_with(|| part.logs[0].key.cmp(&beside.logs[0].key))
-        });
-        let is_any_gone = parts.iter().any(|((_, is_there, _), _)| !is_there);
-        let parts: SmallVec<[_; 2]> = parts.into_iter().map(|(_, part)| part).collect();
-        let mut failure = (is_any_gone && !is_local(check)).then_some(StoreError::Unavailable);
-        let (mut denied, mut decided_by) = (false, DecidedBy::Store);
+        let mut parts = self.0.split(&check.part(|index| !is_gone[index]));
+        let gone = Arc::new(check.part(|index| is_gone[index]));
+        if !gone.logs.is_empty() {
+            let look = |share: Cow<'_, Check>| self.0.local.decide(&share, false);
+            let looked = share(&gone, &StoreError::Unavailable).and_then(look);
+            // What is denied here takes no place elsewhere, and what a node denies takes none here.
+            let at = if looked.is_ok_and(|outcome| outcome.admitted) { parts.len() } else { 0 };
+            parts.insert(at, gone.clone());
+        }
+        let unread = |part: &Check| {
+            Outcome::new(false, part.logs.iter().map(|log| LogOutcome::unread(&log.policy)))
+        };
+        let (mut denied, mut failure, mut decided_by) = (false, None, DecidedBy::Store);
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
             // After a denial nothing more is recorded, but the outcome names every log that denies.
             let only_looks = denied || failure.is_some();
-            let decided = match only_looks {
-                true => self.look(part).await,
-                false => self.decide_at_once(part.clone()).await,
+            let is_gone = Arc::ptr_eq(part, &gone);
+            let mut decided = if denied && (is_gone || decided_by == DecidedBy::LocalLog) {
+                Err(StoreError::Unavailable)
+            } else if is_gone {
+                self.decide_without_redis(part, StoreError::Unavailable)
+            } else if only_looks {
+                self.look(part).await
+            } else {
+                self.decide_at_once(part.clone()).await
             };
+            if !denied && only_looks && decided.as_ref().is_ok_and(|outcome| !outcome.admitted) {
+                // So the denial is a strike and is remembered, and a repeated check finds its own entry.
+                let asked = self.decide_at_once(part.clone()).await;
+                if asked.as_ref().is_ok_and(|outcome| outcome.admitted) {
+                    let _ = self.settle(part, 0).await;
+                }
+                decided = asked.or(decided);
+            }
             if !only_looks && !decided.as_ref().is_ok_and(|outcome| outcome.admitted) {
                 if decided.as_ref().is_err_and(StoreError::may_have_counted) {
                     let _ = self.0.journal_cancellation(part);
                     self.ensure_task();
                 }
-                for part in &parts[..index] {
-                    // What fails is made later. If there is no room in the journal, a denial still stands.
-                    let _ = self.settle(part, 0).await;
-                }
+                // At once, for a node may be slow. What fails is made later. If there is no room in the journal, a denial
+                // still stands.
+                let settled = parts[..index].iter().map(|part| self.settle(part, 0));
+                settled.collect::<JoinSet<_>>().join_all().await;
             }
             match decided {
                 Ok(mut outcome) => {
@@ -152,8 +168,7 @@ impl RedisStore {
                 }
                 // One denial decides, also that of a later node. The outcome then has the logs of this one as unread.
                 Err(error) if denied || error.is_outage() => {
-                    let logs = part.logs.iter().map(|log| LogOutcome::unread(&log.policy));
-                    outcomes.push(Outcome::new(false, logs));
+                    outcomes.push(unread(part));
                     failure.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
@@ -204,6 +219,16 @@ impl Inner {
                 parts.push(Arc::new(check.part(|index| together(&check.logs[index], log))));
             }
         }
+        // A value can't be cancelled: it is the last to be added. Before it come those where a place that is held for a
+        // round trip could bring another request a strike.
+        parts.sort_by(|one, other| {
+            let any = |part: &Check, has: fn(&LogId) -> bool| part.logs.iter().any(has);
+            let order = |part: &Check| {
+                let is_distinct = any(part, |log| log.policy.counts() == Counts::Distinct);
+                (is_distinct, any(part, |log| log.policy.get_penalty().is_some()))
+            };
+            order(one).cmp(&order(other)).then_with(|| one.logs[0].key.cmp(&other.logs[0].key))
+        });
         parts
     }
 }
