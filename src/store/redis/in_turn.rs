@@ -76,10 +76,10 @@ pub(super) fn task_has_ended() -> StoreError {
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
 //   is cancelled later. Tests: `later_node_is_silent` and `denial_stands_if_its_rollback_fails`.
 // - Nodes are gone, or one fails. With `Local` their keys are decided here, under the identity of the request, and the others
-//   by their nodes. Otherwise the others are only looked at, for one of them may deny, and nothing is recorded for a request that
-//   the policy decides about. Tests: `silent_node_hides_no_denial_of_another`,
-//   `node_that_becomes_silent_hides_no_denial_of_a_later_one`, `late_rollback_undoes_no_admission` and
-//   `requests_beside_a_silent_node_take_no_place`.
+//   by their nodes. What these deny was not admitted here before: it would deny others until it is taken back. Otherwise the
+//   others are only looked at, for one of them may deny, and nothing is recorded for a request that the policy decides about.
+//   Tests: `silent_node_hides_no_denial_of_another`, `late_rollback_undoes_no_admission`,
+//   `requests_beside_a_silent_node_take_no_place` and `request_that_redis_denies_beside_a_silent_node_brings_no_ban`.
 // - A part is read before a ban is imposed or lifted, and another one after it. So the bans of each part are noted with
 //   its own timestamp. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
 //   `ban_lifted_beside_a_check_of_two_nodes_stays_lifted`.
@@ -106,12 +106,12 @@ impl RedisStore {
     }
 
     async fn decide_parts(&self, check: &Check) -> Result<Outcome, StoreError> {
-        let mut is_gone = SmallVec::<[bool; 2]>::new();
+        let mut has_node = SmallVec::<[bool; 2]>::new();
         for log in &check.logs {
-            is_gone.push(self.0.client.connected(std::slice::from_ref(log)).await.is_err());
+            has_node.push(self.0.client.connected(std::slice::from_ref(log)).await.is_ok());
         }
-        let mut parts = self.0.split(&check.part(|index| !is_gone[index]));
-        let gone = Arc::new(check.part(|index| is_gone[index]));
+        let mut parts = self.0.split(&check.part(|index| has_node[index]));
+        let gone = Arc::new(check.part(|index| !has_node[index]));
         if !gone.logs.is_empty() {
             let look = |share: Cow<'_, Check>| self.0.local.decide(&share, false);
             let looked = share(&gone, &StoreError::Unavailable).and_then(look);
