@@ -36,12 +36,14 @@ async fn ban_holds_in_an_outage_unless_it_was_lifted() {
         bans.lift(lifted).await.unwrap();
     }
     assert!(admit(&ours, "oscar").await, "and so it is known here");
+    our_bans.impose("peggy", Duration::from_secs(2), "for a while").await.unwrap();
     redis.kill();
     for (user, passes) in
         [("mallory", false), ("trudy", false), ("eve", true), ("oscar", true), ("alice", true)]
     {
         assert_eq!(admit(&ours, user).await, passes, "{user}");
     }
+    eventually("a ban ends here as in Redis", async || admit(&ours, "peggy").await).await;
 }
 
 /// A peek, such as that of a dashboard, comes before the check that finds the loss.
