@@ -576,6 +576,18 @@ impl TwoNodes {
         &self.cluster.nodes[self.number(key).await]
     }
 
+    /// Returns a key of each node. Their order is that of the nodes, too.
+    async fn key_of_each(&self) -> [String; 3] {
+        let mut keys = [const { String::new() }; 3];
+        for key in (10..99).map(|number| format!("key-{number}")) {
+            let number = self.number(&key).await;
+            if keys[number].is_empty() && (number == 0 || !keys[number - 1].is_empty()) {
+                keys[number] = key;
+            }
+        }
+        keys
+    }
+
     async fn pause(&self, key: &str, time: Duration) {
         let time_ms = time.as_millis().to_string();
         let node = self.node(key).await;
@@ -1055,15 +1067,7 @@ async fn opposite_orders_of_two_services_starve_nobody() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rollback_waits_for_no_later_node() {
     let two = TwoNodes::start().await;
-    let mut keys = [const { String::new() }; 3];
-    // In the order of their names, too.
-    for key in (10..99).map(|number| format!("key-{number}")) {
-        let number = two.number(&key).await;
-        if keys[number].is_empty() && (number == 0 || !keys[number - 1].is_empty()) {
-            keys[number] = key;
-        }
-    }
-    let many = many();
+    let (keys, many) = (two.key_of_each().await, many());
     let warm = two.limiter.check_all(keys.iter().map(|key| (&many, &**key))).await.unwrap();
     assert_eq!(warm.decided_by(), DecidedBy::Store);
     assert!(two.user(&keys[1]).await.is_admitted());
@@ -1298,11 +1302,7 @@ async fn requests_beside_a_silent_node_take_no_place() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_without_memory_hides_no_denial_of_a_later_one() {
     let two = TwoNodes::start().await;
-    let mut keys = [const { String::new() }; 3];
-    for key in (0..60).map(|number| format!("key-{number}")) {
-        let number = two.number(&key).await;
-        keys[number] = key;
-    }
+    let keys = two.key_of_each().await;
     let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
     assert!(admit(&theirs, &keys[2]).await);
     two.cluster.nodes[1].run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
