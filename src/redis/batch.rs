@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::client::{Client, LONGEST_WAIT, MOST_CALLS, MOST_NODES, waited_too_long};
 use super::keys::Keys;
-use super::reply::{Replies, malformed};
+use super::reply::{Replies, malformed, task_has_ended};
 use super::request::is_redirection;
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
@@ -145,11 +145,7 @@ impl<R: BatchedRequest> Batch<R> {
         async move {
             match reply.await {
                 Ok(Ok(reply)) => reply,
-                // The task has ended with its runtime, or panicked. It may have sent the request.
-                Ok(Err(_)) => {
-                    let message = "the task of the call has ended".to_owned();
-                    Err(StoreError::Disconnected { message })
-                }
+                Ok(Err(_)) => Err(task_has_ended()),
                 Err(_) => Err(StoreError::Timeout),
             }
         }

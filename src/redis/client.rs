@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use super::circuit_breaker::CircuitBreaker;
 use super::cluster::{Cluster, USUAL_PAUSE};
 use super::keys::Keys;
-use super::reply::Replies;
+use super::reply::{Replies, task_has_ended};
 use super::request::Request;
 use super::scripts::{Script, Scripts};
 use crate::error::StoreError;
@@ -229,10 +229,7 @@ impl Client {
             // An error means that the caller has gone.
             let _ = caller.send(result);
         });
-        // The task ends early only with its runtime. It may have sent the request.
-        reply.await.unwrap_or_else(|_| {
-            Err(StoreError::Disconnected { message: "the task of the call has ended".to_owned() })
-        })
+        reply.await.unwrap_or_else(|_| Err(task_has_ended()))
     }
 }
 

@@ -617,7 +617,7 @@ impl Store for RedisStore {
             let settled = match begin(this.settle_or_note(rest, cost, was_here), &Handle::current())
             {
                 Ok(settled) => settled,
-                Err(task) => task.await.map_err(|_| in_turn::task_has_ended())?,
+                Err(task) => task.await.map_err(|_| in_turn::task_of_calls_has_ended())?,
             };
             settled.map(|was_there| was_there || was_noted)
         })

@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use super::{Inner, RedisStore, Store, is_local, share};
 use crate::error::StoreError;
 use crate::policy::Counts;
+use crate::redis::task_has_ended;
 use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome};
 
 /// Puts together what the parts of a check have come to.
@@ -49,10 +50,9 @@ fn merge(
     merged
 }
 
-/// The runtime of a task ends, or the task has panicked.
-pub(super) fn task_has_ended() -> StoreError {
-    let message = "the task of the call has ended".to_owned();
-    StoreError::Uncertain { source: Box::new(StoreError::Disconnected { message }) }
+/// The task of several calls has ended early.
+pub(super) fn task_of_calls_has_ended() -> StoreError {
+    StoreError::Uncertain { source: Box::new(task_has_ended()) }
 }
 
 // The keys are asked one after the other, each as a check of its own: Redis decides about it, or if its node is gone the
@@ -102,7 +102,7 @@ impl RedisStore {
                 let _ = self.settle(&check, 0).await;
             }
         });
-        decided.await.unwrap_or_else(|_| Err(task_has_ended()))
+        decided.await.unwrap_or_else(|_| Err(task_of_calls_has_ended()))
     }
 
     async fn decide_parts(&self, check: &Check) -> Result<Outcome, StoreError> {
