@@ -633,9 +633,7 @@ impl Limiter {
             Err(error) if self.on_failure == FailurePolicy::Open && !error.is_impossible() => {
                 Ok(Explanation::not_counted(&check.logs[0], cost))
             }
-            explained => explained?.pop().ok_or_else(|| StoreError::Protocol {
-                message: "expected the explanation of a log".to_owned(),
-            }),
+            explained => explained,
         }
     }
 

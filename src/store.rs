@@ -118,11 +118,10 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the outcome that [`Store::admit`] would have, without recording anything.
     fn peek(&self, check: &Check) -> StoreFuture<Outcome>;
 
-    /// Explains each log of the check, in their order, for a new request of its cost in the log.
+    /// Explains the log of a check, which has one, for a new request of its cost.
     ///
     /// - Nothing changes: no entry, no strike, and not how long the log is kept.
-    /// - An explanation decides as [`Store::peek`] does at the same instant. The logs of a check may be
-    ///   read at different instants.
+    /// - An explanation decides as [`Store::peek`] does at the same instant.
     /// - [`Explanation::new`] makes it from the admissions of a log, of which those that have left a
     ///   window are left out. Which of several admissions of one timestamp
     ///   [`QuotaExplanation::waits_for`](crate::QuotaExplanation::waits_for) names is up to the store.
@@ -130,7 +129,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A store that can't list its admissions returns
     /// [`StoreError::Unsupported`].
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>>;
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation>;
 
     /// Sets what the check's identity takes in each of its logs.
     ///
@@ -194,7 +193,7 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).peek(check)
     }
 
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
         (**self).explain(check)
     }
 

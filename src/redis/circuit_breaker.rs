@@ -284,9 +284,6 @@ impl CircuitBreaker {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         self.state.send_modify(|state| {
-            if !matches!(state, State::Idle) {
-                self.health.record_failure();
-            }
             let (since, replies) = (Instant::now(), self.replies());
             *state = State::Ready { connection, number, since, replies };
         });
@@ -355,7 +352,6 @@ impl CircuitBreaker {
             State::Ready { number, since, replies, .. }
                 if *number == failed && since.elapsed() >= least_age =>
             {
-                self.health.record_failure();
                 let was_of_use = self.replies() > *replies || since.elapsed() >= LONGEST_PAUSE;
                 // One may lose its first reply.
                 pauses = self.was_useless.swap(!was_of_use, Ordering::Relaxed) && !was_of_use;

@@ -1,4 +1,4 @@
-//! [`Health`]: when Redis failed last, and whether it may have lost data.
+//! [`Health`]: whether Redis is there, and whether it may have lost data.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -22,42 +22,32 @@ pub(crate) struct Health(Arc<Record>);
 #[derive(Debug)]
 struct Record {
     epoch: Instant,
-    failures: Events,
-    losses: Events,
+    /// How many losses of data there were.
+    losses: AtomicU64,
+    /// When the last one was, in microseconds since the epoch plus 1. 0 if there was none.
+    lost_us: AtomicU64,
     /// How many connections are lost.
     lost: AtomicUsize,
     /// Whether it was reported last that there is a connection.
     is_available: AtomicBool,
 }
 
-/// Events of one kind: how many there were, and when the last one was.
-#[derive(Debug, Default)]
-struct Events {
-    count: AtomicU64,
-    /// In microseconds since the epoch plus 1. 0 if there was none.
-    last_us: AtomicU64,
-}
-
 impl Health {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Record {
             epoch: Instant::now(),
-            failures: Events::default(),
-            losses: Events::default(),
+            losses: AtomicU64::new(0),
+            lost_us: AtomicU64::new(0),
             lost: AtomicUsize::new(0),
             is_available: AtomicBool::new(false),
         }))
     }
 
-    /// Records that a call failed, that a connection was made again, or that a request was decided without Redis.
-    pub(crate) fn record_failure(&self) {
-        self.record(&self.0.failures);
-    }
-
     /// Records that Redis may have lost data.
     pub(crate) fn record_loss(&self) {
-        self.record(&self.0.losses);
-        self.record_failure();
+        // The instant first: whoever sees the number sees it too.
+        self.0.lost_us.fetch_max(self.now_us() + 1, Ordering::SeqCst);
+        self.0.losses.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Takes note that there is no connection to a server, and reports it.
@@ -81,32 +71,15 @@ impl Health {
         }
     }
 
-    /// Returns the number of failures so far.
-    pub(crate) fn failures(&self) -> u64 {
-        self.0.failures.count.load(Ordering::SeqCst)
-    }
-
     /// Returns the number of losses so far.
     pub(crate) fn losses(&self) -> u64 {
-        self.0.losses.count.load(Ordering::SeqCst)
-    }
-
-    /// Returns whether the last failure was less than a length of time ago.
-    pub(crate) fn has_failed_within(&self, time_us: u64) -> bool {
-        let last_us = self.0.failures.last_us.load(Ordering::SeqCst);
-        last_us > 0 && self.now_us() < last_us.saturating_add(time_us)
+        self.0.losses.load(Ordering::SeqCst)
     }
 
     /// Returns how long ago the last loss was, or `None` if there was none.
     pub(crate) fn since_loss(&self) -> Option<Duration> {
-        let last_us = self.0.losses.last_us.load(Ordering::SeqCst);
-        (last_us > 0).then(|| Duration::from_micros(self.now_us().saturating_sub(last_us - 1)))
-    }
-
-    fn record(&self, events: &Events) {
-        // The instant first: whoever sees the number sees it too.
-        events.last_us.fetch_max(self.now_us() + 1, Ordering::SeqCst);
-        events.count.fetch_add(1, Ordering::SeqCst);
+        let lost_us = self.0.lost_us.load(Ordering::SeqCst);
+        (lost_us > 0).then(|| Duration::from_micros(self.now_us().saturating_sub(lost_us - 1)))
     }
 
     fn now_us(&self) -> u64 {

@@ -196,21 +196,17 @@ impl MemoryStore {
         self.0.report();
     }
 
-    pub(in crate::store) fn explain_here(&self, check: &Check) -> Vec<Explanation> {
-        let explain = |(log, cost): (&LogId, u32)| {
-            let (hash, shard) = self.0.lock_one(log);
-            let now_us = self.0.now_us();
-            let entries =
-                shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
-            let quotas = entries.read(log, now_us, cost);
-            let explanation = Explanation::of(log, cost, now_us, quotas);
-            let Some(penalty) = log.policy.get_penalty() else { return explanation };
-            explanation.with_ban(match shard.ban(hash, log, now_us) {
-                Some(record) => record.explain(now_us, penalty),
-                None => BanRecord::default().explain(0, penalty),
-            })
-        };
-        check.costs().map(explain).collect()
+    pub(in crate::store) fn explain_here(&self, check: &Check) -> Explanation {
+        let (log, cost) = (&check.logs[0], check.cost_in(0));
+        let (hash, shard) = self.0.lock_one(log);
+        let now_us = self.0.now_us();
+        let entries = shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
+        let explanation = Explanation::of(log, cost, now_us, entries.read(log, now_us, cost));
+        let Some(penalty) = log.policy.get_penalty() else { return explanation };
+        explanation.with_ban(match shard.ban(hash, log, now_us) {
+            Some(record) => record.explain(now_us, penalty),
+            None => BanRecord::default().explain(0, penalty),
+        })
     }
 
     pub(in crate::store) fn settle_here(&self, check: &Check, cost: u32) -> bool {
@@ -257,7 +253,7 @@ impl Store for MemoryStore {
         StoreFuture::ready(self.decide(check, false))
     }
 
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
         StoreFuture::ready(Ok(self.explain_here(check)))
     }
 

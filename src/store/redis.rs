@@ -176,7 +176,8 @@ const SAME_BAN_US: u64 = 1_000_000;
 /// What is known from before a check was sent.
 struct Sent {
     at: Instant,
-    failures: u64,
+    /// Before the journal was looked at. What was decided here since is not known to Redis.
+    known_at: Instant,
     losses: u64,
     generations: SmallVec<[u64; 2]>,
 }
@@ -184,16 +185,15 @@ struct Sent {
 // # Interleavings
 //
 // - A check finds the journal empty and goes to Redis. Meanwhile another one of its log fails and is
-//   decided here: both take the last place. What is decided here holds the lock of the journal until the
-//   journal has it and the number of failures is raised. The first one records its admission in the local
-//   log, then takes that lock and looks at the number. If the other was before it, the number has changed,
-//   and if the local log has too many entries now, the request is cancelled. If not, the other one finds the
-//   admission in the local log. Test: `last_place_is_taken_once`.
+//   decided here: both take the last place. Who decides here makes the journal look not empty before that, and
+//   the local log keeps the instant. The first one records its admission in the local log. If the other was there before
+//   it, its instant is not before the look at the journal, and if the log has too many entries now, the request is
+//   cancelled. If not, the other one finds the admission in the local log. Test: `last_place_is_taken_once`.
 // - A check is sent, or sent again, on a new connection, to a Redis that has lost what fills its log. It waits for the
-//   connection, which knows of the loss, and makes that good first. Test:
-//   `value_that_is_denied_after_a_loss_was_not_seen`.
-// - A check is sent again, to a Redis that has lost what fills its log after the connection was there. The local log
-//   has too many entries then, too. Test: `repeated_check_does_not_pass_because_of_a_loss`.
+//   connection, which knows of the loss, and makes that good first. Tests:
+//   `value_that_is_denied_after_a_loss_was_not_seen` and `repeated_check_does_not_pass_because_of_a_loss`.
+// - A reply from before a loss is read after it, when another request has taken the place. The local log has too many entries
+//   then, too. Test: `late_reply_from_before_a_loss_is_written_back`.
 // - A cancellation overtakes the write of its admission. The local log drops the request first, so that no
 //   later write of the whole log contains it. If the journal concerns the request, its state there changes.
 //   Else the cancellation goes to Redis. Tests: `cancelled_request_stays_cancelled`.
@@ -223,21 +223,17 @@ impl RedisStore {
 
     /// Looks at a check whose logs are on one server.
     async fn look(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
-        let look = async || {
+        twice(|| async {
             self.make_good(check).await?;
             self.0.check_once(check.clone(), Mode::Peek).await
-        };
-        match look().await {
-            // Such as a connection that was closed while nobody used it.
-            Err(StoreError::Disconnected { .. }) => look().await,
-            looked => looked,
-        }
+        })
+        .await
     }
 
     /// Asks Redis about a request whose logs are on one server. Returns what was known before, too.
     async fn ask(&self, check: &Arc<Check>) -> Result<(Sent, Outcome), StoreError> {
         let inner = &*self.0;
-        let failures = inner.health.failures();
+        let known_at = Instant::now();
         let losses = self.make_good(check).await.map_err(|error| {
             if !error.is_outage() {
                 return error;
@@ -247,7 +243,8 @@ impl RedisStore {
             StoreError::Unavailable
         })?;
         // Now: the reconciliation has freed and taken places itself.
-        let sent = inner.before(check, failures, losses);
+        let generations = inner.denials.generations(&check.logs);
+        let sent = Sent { at: Instant::now(), known_at, losses, generations };
         let outcome = self.check(check.clone()).await?;
         inner.note_bans(check, &sent, &outcome);
         Ok((sent, outcome))
@@ -296,20 +293,20 @@ impl RedisStore {
         }
         // At the local capacity nothing is recorded, and an outage refuses the key if it is new.
         let at = outcome.timestamp.map_or(sent.at, |it| inner.clock.local(it, sent.at));
-        let _ = inner.local.record(check, at, sent.losses);
-        if inner.health.losses() != sent.losses {
+        let recorded = inner.local.record(check, at, sent.losses, sent.known_at);
+        let is_lost = inner.health.losses() != sent.losses;
+        if is_lost {
             // Redis may have lost it since, and the rest of its logs may be written already.
             inner.journal.with(|state| state.admit(check, at, Origin::Redis));
             self.ensure_task();
         }
-        if inner.has_failed_lately(check) {
-            let failures = inner.journal.with(|_| inner.health.failures());
-            if failures != sent.failures && inner.local.holds_too_many(check) {
-                let _ = inner.local.settle_here(check, 0);
-                inner.journal_cancellation(check)?;
-                self.ensure_task();
-                return self.decide_here(check, &StoreError::Unavailable);
-            }
+        // Redis has not counted what was decided here meanwhile, or what it has lost.
+        let is_unsure = is_lost || matches!(recorded, Ok(true));
+        if is_unsure && inner.local.holds_too_many(check) {
+            let _ = inner.local.settle_here(check, 0);
+            inner.journal_cancellation(check)?;
+            self.ensure_task();
+            return self.decide_here(check, &StoreError::Unavailable);
         }
         Ok(outcome)
     }
@@ -342,8 +339,6 @@ impl RedisStore {
         error: StoreError,
     ) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
-        // First, so that an admission by Redis that ends meanwhile knows that it may not be the only one.
-        inner.health.record_failure();
         inner.warn_of_refusal(&error);
         let result = self.decide_here(check, &error);
         let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
@@ -380,7 +375,7 @@ impl RedisStore {
             }
             Ok::<_, StoreError>(outcome)
         };
-        let decided = inner.journal.with_and(decide, || inner.health.record_failure());
+        let decided = inner.journal.with(decide);
         inner.local.report();
         self.ensure_task();
         let mut outcome = decided?;
@@ -392,12 +387,6 @@ impl RedisStore {
 }
 
 impl Inner {
-    /// Returns what is known before a check is sent.
-    fn before(&self, check: &Check, failures: u64, losses: u64) -> Sent {
-        let generations = self.denials.generations(&check.logs);
-        Sent { at: Instant::now(), failures, losses, generations }
-    }
-
     /// Says once a second that Redis refuses checks: the connection works, so nothing else shows it.
     fn warn_of_refusal(&self, error: &StoreError) {
         match error {
@@ -422,19 +411,16 @@ impl Inner {
                     || seen_us.is_some_and(|seen_us| seen_us > micros(since_loss))
             };
             if since_loss.is_some_and(is_lost) {
-                // In this order: who finds that the loss was seen finds the log in the journal.
-                let lose = |state: &mut journal::State| state.lose(log, losses);
-                self.journal.with_and(lose, || self.local.see_loss(log, losses));
+                // Who finds that the loss was seen finds the log in the journal.
+                self.journal.with(|state| {
+                    state.lose(log, losses);
+                    self.local.see_loss(log, losses);
+                });
             } else if ban.is_some_and(|(ban, _)| ban.store_timestamp_us.is_none()) {
                 // It was imposed here, maybe beside a log with another retention.
                 self.journal.with(|state| state.ban(log));
             }
         }
-    }
-
-    fn has_failed_lately(&self, check: &Check) -> bool {
-        let kept_us = check.logs.iter().map(|log| log.policy.retention_us()).max().unwrap_or(0);
-        self.health.has_failed_within(kept_us)
     }
 
     async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
@@ -445,6 +431,24 @@ impl Inner {
                 return Ok(outcome);
             }
         }
+    }
+
+    /// Explains the log of a check. Nothing is written for this: a check writes what Redis has lost, and then Redis
+    /// decides.
+    async fn explain(&self, check: &Arc<Check>) -> Result<Explanation, StoreError> {
+        self.client.connected(&check.logs).await?;
+        let losses = self.health.losses();
+        self.find_losses(check, losses);
+        if is_local(check) && self.journal.has(&check.logs) {
+            return Err(StoreError::Unavailable);
+        }
+        let log = &check.logs[0];
+        if log.is_budget() {
+            // It counts out what has left, in calls that are short.
+            self.check_once(check.clone(), Mode::Peek).await?;
+        }
+        let explained = requests::explain(&self.client, log, check.cost_in(0)).await?;
+        if self.health.losses() == losses { Ok(explained) } else { Err(StoreError::Unavailable) }
     }
 
     /// Settles a request in all of its logs in Redis. Returns whether one had it.
@@ -520,6 +524,17 @@ impl Inner {
     }
 }
 
+/// Reads again if the connection breaks, such as one that was closed while nobody used it.
+async fn twice<T, F>(read: impl Fn() -> F) -> Result<T, StoreError>
+where
+    F: Future<Output = Result<T, StoreError>>,
+{
+    match read().await {
+        Err(StoreError::Disconnected { .. }) => read().await,
+        result => result,
+    }
+}
+
 fn is_local(check: &Check) -> bool {
     matches!(check.on_failure, FailurePolicy::Local { .. })
 }
@@ -548,39 +563,13 @@ impl Store for RedisStore {
         StoreFuture::later(self.clone().look_in_turn(Arc::new(check.clone())))
     }
 
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
-        let (this, check) = (self.clone(), check.clone());
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
+        let (this, check) = (self.clone(), Arc::new(check.clone()));
         StoreFuture::later(async move {
-            let explain = async || {
-                this.0.client.connected(&check.logs).await?;
-                // Nothing is written for this: a check writes what Redis has lost, and then Redis decides.
-                let losses = this.0.health.losses();
-                this.0.find_losses(&check, losses);
-                if is_local(&check) && this.0.journal.has(&check.logs) {
-                    return Err(StoreError::Unavailable);
-                }
-                let mut explained = Vec::with_capacity(check.logs.len());
-                for (index, (log, cost)) in check.costs().enumerate() {
-                    if log.is_budget() {
-                        // It counts out what has left, in calls that are short.
-                        let part = Arc::new(check.part(|it| it == index));
-                        this.0.check_once(part, Mode::Peek).await?;
-                    }
-                    explained.push(requests::explain(&this.0.client, log, cost).await?);
-                }
-                match this.0.health.losses() == losses {
-                    true => Ok(explained),
-                    false => Err(StoreError::Unavailable),
-                }
-            };
-            let mut explained = explain().await;
-            if let Err(StoreError::Disconnected { .. }) = explained {
-                explained = explain().await;
-            }
-            match explained {
+            match twice(|| this.0.explain(&check)).await {
                 Err(error) if is_local(&check) && error.is_outage() => {
                     let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
-                    explained.iter_mut().for_each(|it| it.decided_by = DecidedBy::LocalLog);
+                    explained.decided_by = DecidedBy::LocalLog;
                     Ok(explained)
                 }
                 result => result,

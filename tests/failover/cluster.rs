@@ -1024,6 +1024,27 @@ async fn reset_elsewhere_is_seen_beside_a_silent_node() {
     assert!(both.is_admitted(), "{:?}", both.decided_by());
 }
 
+/// Also while the process decides about other keys without Redis.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reset_elsewhere_is_seen_beside_local_decisions() {
+    let two = TwoNodes::start().await;
+    let silent = two.without_bob().await;
+    let others = two.limiter.clone();
+    let others = tokio::spawn(async move {
+        let many = many();
+        while others.check_all([(&many, "bob")]).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    });
+    let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
+    for round in 0..20 {
+        assert!(two.user("alice").await.is_admitted(), "in round {round}");
+        theirs.reset("alice").await.unwrap();
+    }
+    others.abort();
+    silent.signal("CONT");
+}
+
 /// Alice has no place, as the node says that replies, also on a connection that was closed while nobody used it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn look_beside_a_silent_node_sees_the_other() {

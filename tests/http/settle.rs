@@ -291,7 +291,7 @@ impl Store for Overtaking {
         self.0.peek(check)
     }
 
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
         self.0.explain(check)
     }
 

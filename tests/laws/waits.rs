@@ -101,7 +101,7 @@ impl Store for Counting {
         })
     }
 
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
         self.store.explain(check)
     }
 

@@ -36,7 +36,7 @@ impl Wrong {
             check = check.at_cost(check.cost.min(1));
         }
         if self.has(Fault::IgnoresCostsOfLogs) {
-            check = check.at_cost(check.cost);
+            check = check.at_cost(1);
         }
         check
     }
@@ -49,7 +49,8 @@ impl Store for Wrong {
         StoreFuture::later(async move {
             let outcome = store.admit(&check).await?;
             if records_denials && !outcome.admitted {
-                let _ = store.record(&check, tokio::time::Instant::now(), 0);
+                let now = tokio::time::Instant::now();
+                let _ = store.record(&check, now, 0, now);
             }
             Ok(outcome)
         })
@@ -59,18 +60,18 @@ impl Store for Wrong {
         self.0.peek(&self.received(check))
     }
 
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
         if self.has(Fault::ExplainsNothing) {
             return StoreFuture::ready(Err(StoreError::Unsupported { what: "explanations" }));
         }
         let mut check = check.clone();
         if self.has(Fault::ExplainsOtherCosts) {
-            check = check.at_cost(check.cost);
+            check = check.at_cost(1);
         }
         let explained = self.0.explain(&check).into_ready().ok().expect("at once");
         let mut explained = explained.expect("an explanation");
         if self.has(Fault::ExplainsNoBans) {
-            explained.iter_mut().for_each(|explanation| explanation.ban = None);
+            explained.ban = None;
         }
         StoreFuture::ready(Ok(explained))
     }
@@ -130,13 +131,13 @@ async fn faults_are_found() {
         (Fault::IgnoresRepeated, "Repeat("),
         (Fault::IgnoresCost, "expected Outcome"),
         (Fault::IgnoresCostsOfLogs, "expected Outcome"),
-        (Fault::RecordsDenials, "expected [Explanation"),
+        (Fault::RecordsDenials, "expected Explanation"),
         (Fault::ForgetsCancels, ""),
         (Fault::ForgetsSettlements, "expected"),
         (Fault::ForgetsResets, "expected"),
         (Fault::IgnoresBans, "expected"),
         (Fault::IgnoresLifts, "expected"),
-        (Fault::ExplainsOtherCosts, "expected [Explanation"),
+        (Fault::ExplainsOtherCosts, "expected Explanation"),
         (Fault::ExplainsNoBans, "ban: None"),
     ] {
         let store = Wrong(MemoryStore::new(), fault);

@@ -70,6 +70,7 @@ impl Inner {
             let outcome = &mut outcome.logs_mut()[index];
             let (shard, hash) = locked.shard(index);
             let Some(slot) = shard.find(hash, log) else { continue };
+            shard.logs[slot].decided_us = now_us;
             for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                 let wait_us = state.wait_us;
                 *state = shard.logs[slot].entries.state(now_us, *quota, 1);
@@ -113,7 +114,8 @@ impl Inner {
         strikes_lost
     }
 
-    /// Records a request in all of its logs, at an instant that is not later than now.
+    /// Records a request in all of its logs, at an instant that is not later than now. Returns whether one of them has
+    /// decided about a request since `since_us`.
     ///
     /// It does not read the clock: entries that have expired since that instant can stay for a while.
     pub(super) fn try_record(
@@ -121,13 +123,18 @@ impl Inner {
         check: &Check,
         at_us: u64,
         loss: u64,
-    ) -> Result<(), StoreError> {
+        since_us: u64,
+    ) -> Result<bool, StoreError> {
         let mut locked = self.lock_all(&check.logs);
         self.add_to(&mut locked, check, at_us, loss)?;
-        for index in 0..check.logs.len() {
-            self.drop_expired(locked.shard(index).0, at_us, DROPPED_AT_ONCE);
+        let mut has_decided = false;
+        for (index, log) in check.logs.iter().enumerate() {
+            let (shard, hash) = locked.shard(index);
+            let slot = shard.find(hash, log);
+            has_decided |= slot.is_some_and(|slot| shard.logs[slot].decided_us >= since_us);
+            self.drop_expired(shard, at_us, DROPPED_AT_ONCE);
         }
-        Ok(())
+        Ok(has_decided)
     }
 
     /// Adds a request to the logs in which it takes a place, and makes those that are absent. Without room for

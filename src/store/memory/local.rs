@@ -15,15 +15,18 @@ use crate::window::{BanRecord, Check, Cost, Entry, LogId, LogOutcome};
 
 impl MemoryStore {
     /// Records a request in all of its logs, as admitted at an instant, whatever the quotas are. `loss` is
-    /// the number of losses of data before it was admitted.
+    /// the number of losses of data before it was admitted. Returns whether one of the logs has decided about a request
+    /// since an instant.
     pub(in crate::store) fn record(
         &self,
         check: &Check,
         at: Instant,
         loss: u64,
-    ) -> Result<(), StoreError> {
-        let at_us = micros(at.saturating_duration_since(self.0.epoch));
-        let recorded = self.0.with_room(|| self.0.try_record(check, at_us, loss));
+        since: Instant,
+    ) -> Result<bool, StoreError> {
+        let to_us = |at: Instant| micros(at.saturating_duration_since(self.0.epoch));
+        let (at_us, since_us) = (to_us(at), to_us(since));
+        let recorded = self.0.with_room(|| self.0.try_record(check, at_us, loss, since_us));
         self.report();
         recorded
     }
@@ -31,7 +34,7 @@ impl MemoryStore {
     /// Returns whether a log holds more entries than a quota allows.
     pub(in crate::store) fn holds_too_many(&self, check: &Check) -> bool {
         let outcome = self.decide(&check.at_cost(0), false);
-        outcome.is_ok_and(|outcome| outcome.logs().iter().any(LogOutcome::denies))
+        outcome.is_ok_and(|outcome| outcome.logs().iter().any(LogOutcome::is_full))
     }
 
     /// Reads or changes a log with the present time, if there is one.
@@ -138,7 +141,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         let policy = limiter.policy();
         let logs = ["a", "b"].map(|key| LogId::new(std::sync::Arc::<Policy>::clone(&policy), key));
-        store.record(&Check::new(logs), Instant::now(), 0).unwrap();
+        let now = Instant::now();
+        store.record(&Check::new(logs), now, 0, now).unwrap();
         assert_eq!(limiter.peek("a").await.unwrap().remaining(), 3);
     }
 }

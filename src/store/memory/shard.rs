@@ -10,15 +10,19 @@ use crate::policy::Policy;
 use crate::window::{Entry, Log, LogId};
 
 pub(super) static EMPTY: Log = Log::new();
+/// How many policies a shard remembers.
+const MOST_POLICIES: usize = 8;
 
 pub(super) struct StoredLog {
     pub(super) entries: Log,
     /// Short keys are inline: to follow a pointer costs as much as the rest of a look-up.
     key: SmallVec<[u8; 24]>,
-    /// The policy that the log was made under. All that share it keep entries for the same time.
+    /// A policy that shares the log. All of them keep entries for the same time.
     policy: Arc<Policy>,
     /// The number of losses of data in Redis after which Redis was last known to have the log.
     pub(super) loss: u64,
+    /// When it has last admitted a request itself.
+    pub(super) decided_us: u64,
 }
 
 impl StoredLog {
@@ -50,6 +54,8 @@ impl StoredLog {
 pub(super) struct Shard {
     pub(super) logs: Slots<StoredLog>,
     pub(super) bans: Slots<StoredBan>,
+    /// Those of the latest logs. A request may have a policy of its own, which its log does not keep.
+    policies: SmallVec<[Arc<Policy>; 2]>,
 }
 
 impl Shard {
@@ -64,10 +70,20 @@ impl Shard {
 
     /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
     pub(super) fn insert(&mut self, hash: u64, log: &LogId, at_us: u64, loss: u64) -> u32 {
-        let policy = log.policy.clone();
+        let policy = self.policy_of(log);
         let due_us = at_us + policy.retention_us();
         let key = SmallVec::from_slice(log.key.as_bytes());
-        self.logs.insert(hash, StoredLog { entries: Log::new(), key, policy, loss }, due_us)
+        let stored = StoredLog { entries: Log::new(), key, policy, loss, decided_us: 0 };
+        self.logs.insert(hash, stored, due_us)
+    }
+
+    fn policy_of(&mut self, log: &LogId) -> Arc<Policy> {
+        let known = self.policies.iter().find(|it| it.shares_logs_with(&log.policy));
+        known.cloned().unwrap_or_else(|| {
+            self.policies.truncate(MOST_POLICIES - 1);
+            self.policies.insert(0, log.policy.clone());
+            log.policy.clone()
+        })
     }
 
     /// Keeps a log from coming due later than it expires, as it would after its newest entry was removed.

@@ -44,7 +44,7 @@ pub(super) enum Origin {
 /// It is nearly always empty, which can be read without the lock.
 pub(super) struct Journal {
     state: Mutex<State>,
-    /// The number of logs, updated before the lock is released.
+    /// The number of logs, updated before the lock is released. At least 1 while it is held.
     logs: AtomicUsize,
     fill: Fill,
 }
@@ -106,17 +106,13 @@ impl Journal {
         Self { state: Mutex::new(state), logs: AtomicUsize::new(0), fill }
     }
 
+    /// Calls `f` under the lock. The journal does not look empty meanwhile, so whoever sees a part of what `f` does
+    /// waits for the rest.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        self.with_and(f, || {})
-    }
-
-    /// Calls `f` under the lock, and `last` before the lock is released, when everybody can see what `f`
-    /// has done.
-    pub(super) fn with_and<T>(&self, f: impl FnOnce(&mut State) -> T, last: impl FnOnce()) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.logs.fetch_max(1, Ordering::SeqCst);
         let result = f(&mut state);
         self.logs.store(state.logs.len(), Ordering::SeqCst);
-        last();
         let requests = state.requests;
         drop(state);
         self.fill.report(requests);

@@ -101,7 +101,7 @@ where
         (self.0)(check)
     }
 
-    fn explain(&self, _: &Check) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, _: &Check) -> StoreFuture<Explanation> {
         StoreFuture::ready(Err(StoreError::Unsupported { what: "explanations" }))
     }
 

@@ -88,7 +88,7 @@ impl Store for Cached {
         self.store.store.peek(check)
     }
 
-    fn explain(&self, check: &Check) -> StoreFuture<Vec<Explanation>> {
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
         self.store.store.explain(check)
     }
 
