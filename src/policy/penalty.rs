@@ -152,10 +152,6 @@ impl Penalty {
         (strikes, Reverse(&self.levels), Reverse(self.decay))
     }
 
-    pub(crate) fn longest_us(&self) -> u64 {
-        self.levels.last().map_or(0, |level| micros(*level))
-    }
-
     pub(crate) fn decay_us(&self) -> u64 {
         micros(self.decay)
     }

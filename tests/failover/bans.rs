@@ -197,6 +197,24 @@ async fn ban_lifted_twice_stays_lifted() {
     assert!(admit(&limiter, "mallory").await, "it was lifted");
 }
 
+/// Redis has lost the ban when it is lifted, and another process knows of it.
+#[tokio::test]
+async fn ban_lifted_after_a_loss_stays_lifted() {
+    let redis = Redis::start().await;
+    let policy = PolicyHandle::new(user(5).penalty(Penalty::manual()));
+    let (ours, theirs) = (store(redis.url()).await, store(redis.url()).await);
+    let (limiter, bans) = (limiter(&policy, &ours), Bans::new(&policy, ours));
+    bans.impose("mallory", HOUR, "by mistake").await.unwrap();
+    redis.run::<()>(&["FLUSHALL"]).await;
+    assert!(!Bans::new(&policy, theirs).lift("mallory").await.unwrap());
+    sleep(Duration::from_millis(1_100)).await;
+    // This process may ask about mallory first before it has seen the loss.
+    for user in ["alice", "mallory", "mallory"] {
+        assert!(admit(&limiter, user).await, "{user}");
+        sleep(Duration::from_millis(1_100)).await;
+    }
+}
+
 /// A client is banned in an outage. Its next ban is that of the next level.
 #[tokio::test]
 async fn ban_in_an_outage_raises_the_level() {

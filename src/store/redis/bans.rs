@@ -10,7 +10,7 @@ use super::Inner;
 use super::requests;
 use crate::error::StoreError;
 use crate::key::Key;
-use crate::policy::Policy;
+use crate::policy::{LONGEST_BAN, Policy};
 use crate::redis::{Client, read};
 use crate::store::{Ban, BanPage};
 use crate::time::micros;
@@ -55,8 +55,7 @@ impl Inner {
         let (keys, script) = (&self.client.keys, &self.client.scripts.lift);
         let mut command = script.command(3);
         command.arg(keys.ban_record(log)).arg(keys.strikes(log)).arg(keys.lift_mark(log));
-        let penalty = log.policy.get_penalty();
-        command.arg(penalty.map_or(0, |penalty| penalty.longest_us()));
+        command.arg(LONGEST_BAN.as_secs() * 1000);
         let removed = self.client.once().run(script, &command).await;
         let removed = removed.and_then(|it| read::<u64>(&it));
         self.forget_ban(log);
