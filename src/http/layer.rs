@@ -496,7 +496,7 @@ impl SlidingWindowLayer {
     /// - **Hanging up.** If the client hangs up, the request leaves its queue, the next one goes on, and no log
     ///   has recorded it.
     /// - **Cost.** Only the first request of a queue sends checks: when its place is free by time, and once a
-    ///   second before that. Each check counts in the metrics as any other, and under a policy with a
+    ///   second before that. One with several rules looks at its logs once when it comes, which costs about as much. Each check counts in the metrics as any other, and under a policy with a
     ///   [`Penalty`](crate::Penalty) a denied one can be a strike. Each check takes keys, costs and policies
     ///   from the request anew, so a raised limit is noticed within a second.
     /// - **Decisions.** [`on_decision`](Self::on_decision) is called with the last decision only. In

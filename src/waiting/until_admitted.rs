@@ -108,8 +108,10 @@ async fn wait_in_order<S>(
         let index = match (&denied, waiting.behind(&check, ticket)) {
             (Some(denied), _) => longest_full(denied),
             (None, Some(behind)) => {
+                let log = &check.logs[behind];
+                let waiter = Waiter::new(check.cost_in(behind), log.policy.clone(), deadline);
                 // The first in the queue of a single log looks for all.
-                if check.logs.len() > 1 {
+                if check.logs.len() > 1 && waiting.too_long(log, ticket, &waiter).is_none() {
                     counted = counted.or_else(|| waiting.count(max_waiters));
                     // Meanwhile it has its place in the order, if it may wait, and takes none in the log.
                     let _place = counted.as_ref().map(|_| {

@@ -16,7 +16,7 @@ pub struct BanExplanation {
     pub remaining: Duration,
     /// The reason of the ban, empty if the key is not banned.
     pub reason: String,
-    /// How long ago each strike was that counts, oldest first. There are at most 2,048.
+    /// How long ago each strike was that counts, oldest first. There are at most 100.
     #[cfg_attr(feature = "serde", serde(rename = "strikes_us", serialize_with = "all_as_micros"))]
     pub strikes: Vec<Duration>,
     /// How many strikes within what time cause a ban. `None` if strikes are not counted.

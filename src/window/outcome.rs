@@ -85,7 +85,8 @@ impl LogOutcome {
     /// Returns whether the log was read. If not, another log denies the request, and the states are
     /// those of an empty log.
     ///
-    /// A denial that a `RedisStore` repeats from memory has read only the logs that deny the request.
+    /// A denial that a `RedisStore` repeats from memory has read only the logs that deny the request, and one beside a
+    /// Cluster node that is gone lacks the logs of that.
     pub fn is_read(&self) -> bool {
         self.is_read
     }

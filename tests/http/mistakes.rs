@@ -282,6 +282,8 @@ fn a_constructor_panics_at_its_caller() {
         SlidingWindowLayer::new(accounts(), by(), MemoryStore::new())
     });
     panics_here("`prefix` has a brace", || RedisStore::builder().prefix("a{b}"));
+    let no_time = || RedisStore::builder().response_timeout(Duration::ZERO);
+    panics_here("`response_timeout` is zero", no_time);
 }
 
 #[tokio::test]

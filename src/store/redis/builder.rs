@@ -83,7 +83,13 @@ impl RedisStoreBuilder {
     /// not wait so long for a Redis that has just died.
     ///
     /// On a Cluster this holds for the connection to each node.
+    ///
+    /// # Panics
+    ///
+    /// If the time is zero: no reply would be in time.
+    #[track_caller]
     pub fn response_timeout(mut self, timeout: Duration) -> Self {
+        assert!(!timeout.is_zero(), "`response_timeout` is zero: no reply would be in time");
         self.response_timeout = timeout;
         self
     }
