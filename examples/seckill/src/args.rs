@@ -71,8 +71,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s", value_parser = or_off::<Policy>)]
     pub(crate) ip_quota: OrOff<Policy>,
 
-    /// Different users of an IP address that may enter a draw in any window, or `off`. Sales to who comes first
-    /// have no such limit.
+    /// Different users of an IP address that may enter a draw in any window, or `off`. The window should be as long as
+    /// entries are taken. Sales to who comes first have no such limit.
     #[arg(long, value_name = "USERS/WINDOW", default_value = "5/10m", value_parser = or_off::<Quota>)]
     pub(crate) accounts: OrOff<Quota>,
 
@@ -115,9 +115,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", requires = "redis")]
     min_replicas: Option<u32>,
 
-    /// Opens the sale after this time, such as 30s or 5m. It is open at once if left out. With Redis,
+    /// Opens the sale after this time, such as 30s or 5m. With Redis,
     /// the first server of a prefix adds it to the time of Redis, and all others keep that opening,
-    /// also without this flag and after a restart. A server that has no opening at its start sells, whatever the
+    /// also without this flag and after a restart. Without any opening the sale is open at once. A server that has no opening at its start sells, whatever the
     /// others do later. For a new sale delete the key PREFIX:opening first.
     /// Requests before the opening count in the windows, so with --ban they can lead to bans before
     /// the opening.

@@ -35,6 +35,7 @@ use crate::live::Meter;
 use crate::names::user_key;
 use crate::opening::Opening;
 use crate::policies::{Fleet, Limits};
+use crate::ready::new_sales;
 use crate::routes::{Shop, routes};
 use crate::stock::{MemoryStock, RedisStock, Stock, StockError, Terms};
 use example_support::admin::{Admin, checked, serve};
@@ -101,12 +102,13 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let stock = stock.map_err(|error| -> Box<dyn Error> {
         match error {
             StockError::Store(source) => redis.unusable(source).into(),
-            lost => format!(
-                "{lost}, and maybe its orders\n\
-                 hint: restore both from a backup, or begin a new sale: \
-                 redis-cli --scan --pattern '{prefix}:{{SKU}}:*' | xargs redis-cli DEL; redis-cli DEL {prefix}:opening"
+            StockError::Lost(sku) => format!(
+                "Redis has lost the stock of {sku}, and maybe its orders\n\
+                 hint: restore both from a backup, or begin a new sale: {}",
+                new_sales(prefix, &[&sku], on_sale.len() == 1)
             )
             .into(),
+            error => error.into(),
         }
     })?;
     let fleet = SharedPolicies::in_redis(limits, commands.clone(), prefix);

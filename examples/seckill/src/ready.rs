@@ -6,6 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Serialize;
 
+use crate::names::Sku;
 use crate::routes::Shop;
 use crate::stock::StockError;
 use example_support::problem::Problem;
@@ -16,6 +17,19 @@ pub(crate) struct Standstill {
     /// A sentence for an operator.
     reason: String,
     hint: String,
+    /// Whether it is of all SKUs.
+    #[serde(skip)]
+    is_whole: bool,
+}
+
+/// Returns the commands that let new sales of some SKUs begin, or of `all` that there are. They have no opening of their own
+/// if others go on: their draws would be closed again although the secrets are known.
+pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
+    let keys_of = |sku: &&Sku| {
+        format!("redis-cli --scan --pattern '{prefix}:{{{sku}}}:*' | xargs redis-cli DEL")
+    };
+    let opening = all.then(|| format!("redis-cli DEL {prefix}:opening"));
+    skus.iter().map(keys_of).chain(opening).collect::<Vec<_>>().join("; ")
 }
 
 impl Standstill {
@@ -28,34 +42,46 @@ impl Standstill {
                 "If the key {prefix}:opening holds no time, `redis-cli DEL {prefix}:opening` lets the servers \
                  write it again."
             ),
+            is_whole: true,
         });
         let failed: Vec<_> =
             skus.iter().filter_map(|sku| Some((sku, stock.trouble(sku)?))).collect();
-        let what =
-            |sku| if failed.len() == skus.len() { "Nothing".into() } else { format!("No {sku}") };
+        let lost = |(sku, error): &(_, StockError)| match error {
+            StockError::Lost(_) => Some(*sku),
+            _ => None,
+        };
+        let lost: Vec<&Sku> = failed.iter().filter_map(lost).collect();
+        let is_whole = failed.len() == skus.len();
+        let what = |sku| if is_whole { "Nothing".into() } else { format!("No {sku}") };
         let of_stock = failed.first().map(|(sku, error)| match error {
             StockError::Lost(_) => Self {
                 reason: format!("{} is sold: Redis has lost the stock of {sku}.", what(sku)),
                 hint: format!(
-                    "Stop all servers. Restore the keys {prefix}:{{{sku}}}:* from a backup, or begin a new sale: \
-                     `redis-cli --scan --pattern '{prefix}:{{{sku}}}:*' | xargs redis-cli DEL; redis-cli DEL \
-                     {prefix}:opening`. Then start them."
+                    "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or begin a new sale: `{}`. \
+                     Then start them.",
+                    new_sales(prefix, &lost, lost.len() == skus.len())
                 ),
+                is_whole,
             },
             error => Self {
                 reason: format!("{} is sold: the stock can't be read or changed. {error}.", what(sku)),
                 hint: "Is Redis up, reachable from this server, and ready for writes, with the replicas of \
                        --min-replicas? Once it is, the sale goes on by itself."
                     .into(),
+                is_whole,
             },
         });
         of_stock.or(opening)
     }
 }
 
-/// For a balancer. While nothing is sold here, other servers may be better off.
-pub(crate) async fn readyz(State(shop): State<Arc<Shop>>) -> Result<&'static str, Problem> {
-    let Some(Standstill { reason, hint }) = Standstill::of(&shop) else { return Ok("ready") };
-    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", "Nothing is sold");
-    Err(problem.detail(format!("{reason} {hint}")))
+/// For a balancer. While nothing is sold here, other servers may be better off. If only some SKUs are not, all others are
+/// needed.
+pub(crate) async fn readyz(State(shop): State<Arc<Shop>>) -> Result<String, Problem> {
+    let Some(Standstill { reason, hint, is_whole }) = Standstill::of(&shop) else {
+        return Ok("ready".into());
+    };
+    let (what, problem) = (format!("{reason} {hint}"), StatusCode::SERVICE_UNAVAILABLE);
+    let problem = Problem::new(problem, "not-ready", "Nothing is sold");
+    if is_whole { Err(problem.detail(what)) } else { Ok(format!("ready. {what}")) }
 }

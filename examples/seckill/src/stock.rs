@@ -46,6 +46,11 @@ impl Terms {
     fn pay_us(&self) -> u64 {
         self.pay_within.map_or(0, |span| span.as_micros() as u64)
     }
+
+    /// Returns how many pieces can't come back.
+    pub(crate) fn gone(&self, level: Level) -> u32 {
+        self.pay_within.map_or(level.sold, |_| level.paid)
+    }
 }
 
 /// What to do with a SKU. `sale.lua` describes the parts.

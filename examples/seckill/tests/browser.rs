@@ -296,7 +296,7 @@ async fn outcomes_and_the_state_are_shown() {
     redis.signal("STOP");
     tab.sees("#alert", |text| {
         text.starts_with("Nothing is sold: the stock can't be read or changed.")
-            && text.ends_with("Redis does not reply: the failure policy decides about requests.")
+            && text.ends_with("Redis can't be used: the failure policy decides about requests.")
     })
     .await;
     redis.signal("CONT");

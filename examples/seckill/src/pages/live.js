@@ -77,9 +77,9 @@ function showState({ store, opens_in_ms, stock, standstill }) {
     [...cells("stock", index, 6)].forEach((cell, at) => { cell.textContent = at ? known[at - 1] ?? "" : sku; });
   });
   const isDown = store.error !== null;
-  const reply = isDown ? `Redis does not reply: ${store.error}` : "Redis replies";
+  const reply = isDown ? `Redis can't be used: ${store.error}` : "Redis replies";
   show("store", store.kind === "redis" ? reply : "in this process", isDown);
-  const policy = isDown ? "Redis does not reply: the failure policy decides about requests." : "";
+  const policy = isDown ? "Redis can't be used: the failure policy decides about requests." : "";
   show("alert", [standstill?.reason, standstill?.hint, policy].filter(Boolean).join("\n"), true);
 }
 

@@ -10,14 +10,14 @@ const ENGLISH = {
   againIn: (time) => `You can try again in ${time}`,
   "sale-not-open": "The sale is not open yet.", open: "The sale is open.",
   draws: "Enter before the opening: the draw decides who comes first, and not who is fastest.",
-  entered: "You are in the draw. It makes no difference when you entered, and you need not stay here.",
+  entered: "You are in the draw. It makes no difference when you entered. Be here at the draw: a turn does not last.",
   turn: "It is your turn!", waiting: (place, time) => `You are number ${place} in line: about ${time} if nobody gives up.`,
   line: "You can join the line: what others do not take is yours.",
   ordered: (id) => `Yours, once it is paid. Order ${id}.`, paid: (id) => `Yours! Order ${id}.`, soldOut: "Sold out.",
   "turn-over": "Your turn is over. You can join the line again.", "paid-too-late": "The order was not paid in time.",
   "no-token": "Please pay where the shop has told you.", busy: "Too many requests from you or your network. Please wait.",
   banned: "Your account can't order at the moment.", "bad-user": "This user id can't be used.",
-  outage: "The shop can't answer at the moment. This page tries again by itself, and your order is not lost.",
+  outage: "The shop can't answer at the moment. This page tries again by itself.",
 };
 const CHINESE = {
   title: "限时抢购", forSale: "商品", remaining: "剩余", user: "用户名",
@@ -28,14 +28,14 @@ const CHINESE = {
   againIn: (time) => `${time} 后可以重试`,
   "sale-not-open": "还没有开售。", open: "已经开售。",
   draws: "请在开售前参加：先后由抽签决定，与手速无关。",
-  entered: "您已参加抽签。早参加晚参加机会相同，不必守在这里。",
+  entered: "您已参加抽签。早参加晚参加机会相同。请在抽签时回来：轮到您时须限时下单。",
   turn: "轮到您了！", waiting: (place, time) => `您排在第 ${place} 位：若无人放弃，大约还要 ${time}。`,
   line: "您可以排队：别人放弃的就是您的。",
   ordered: (id) => `付款后就是您的。订单 ${id}。`, paid: (id) => `已经是您的了！订单 ${id}。`, soldOut: "已售罄。",
   "turn-over": "您的下单时间已过，可以重新排队。", "paid-too-late": "订单没有按时付款。",
   "no-token": "请到商店指定的地方付款。", busy: "您或您所在网络的请求过多，请稍候。",
   banned: "您的账号暂时不能下单。", "bad-user": "这个用户名不能使用。",
-  outage: "商店暂时无法响应。本页会自动重试，您的订单不会丢失。",
+  outage: "商店暂时无法响应。本页会自动重试。",
 };
 const isChinese = (navigator.languages ?? [navigator.language]).find((it) => /^(zh|en)/i.test(it))?.match(/^zh/i);
 const text = isChinese ? CHINESE : ENGLISH;
@@ -120,7 +120,7 @@ function view() {
     if (isOver(ends.pay)) return { say: text["paid-too-late"] };
     return { act: "pay", timer: text.payIn(clock(ends.pay)), say: text.ordered(order_id) };
   }
-  if (state === "over" || level.paid >= level.stock) return { say: text.soldOut };
+  if (state === "over" || level.over) return { say: text.soldOut };
   if (state === "turn" && !isOver(ends.turn)) return { act: "order", timer: text.turnEndsIn(clock(ends.turn)), say: text.turn };
   if (state === "waiting") return { say: text.waiting(place, clock(performance.now() + estimate_ms, 0)) };
   if (state === "entered") return { timer: isOver(ends.draw) ? text.opening : text.drawsIn(clock(ends.draw)), say: text.entered };

@@ -220,6 +220,10 @@ async fn an_order_that_needs_no_payment_brings_no_turn() {
         // The piece of bob comes to carol, and then to dave.
         let is_true = async || entry(server, "dave").await["estimate_ms"] == json!(7_200_000);
         eventually("two turns of an hour", is_true).await;
+        let turn = entry(server, "bob").await["ticket"].clone();
+        assert_eq!(order(server, "bob", &turn).await.status, 201);
+        let is_over = async || server.get("/seckill/iphone").await.json()["over"] == json!(true);
+        eventually("nothing can come back", is_over).await;
     })
     .await;
 }

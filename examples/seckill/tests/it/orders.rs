@@ -34,6 +34,7 @@ async fn five_of_ten_orders_pass_the_limit() {
         let level = json!({
             "sku": "iphone", "stock": 100, "sold": 2, "remaining": 98, "opens_in_ms": null,
             "mode": "first-come", "commitment": null, "secret": null, "entries": 0, "turns": 0, "paid": 0,
+            "over": false,
         });
         let is_seen = async || server.get("/seckill/iphone").await.json() == level;
         eventually("the orders are seen", is_seen).await;
