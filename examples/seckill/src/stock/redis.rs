@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{Cmd, FromRedisValue, RedisResult, Script, Value, pipe};
+use redis::{FromRedisValue, RedisResult, Script, Value, pipe};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use tokio::sync::{mpsc, oneshot};
@@ -54,14 +54,13 @@ pub(crate) struct RedisStock {
     prefix: String,
     replicas: Replicas,
     script: RedisScript,
-    /// The same, for a pipeline.
-    hash: Script,
     terms: Terms,
     on_sale: HashMap<Sku, OnSale>,
 }
 
-/// A call that waits for replicas, since when, and who wants to know what came of it and what the replicas have.
-type Job = (Cmd, Instant, oneshot::Sender<Result<(Told, Replication), StoreError>>);
+/// The keys and the arguments of a call that waits for replicas, since when it does, and who wants to know what came of it
+/// and what the replicas have.
+type Job = ([Vec<String>; 2], Instant, oneshot::Sender<Result<(Told, Replication), StoreError>>);
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
 
 /// Of a history the replicas that there were last, and when one of those before them had left.
@@ -178,12 +177,19 @@ async fn wait_together(
 ) {
     let Replicas { wanted, timeout, on_cluster } = replicas;
     let patience_ms = patience.as_millis().max(1) as u64;
+    let script = Script::new(SALE);
     let mut jobs = Vec::new();
     while queue.recv_many(&mut jobs, MOST_TOGETHER).await > 0 {
         let (mut calls, mut callers) = (pipe(), Vec::with_capacity(jobs.len()));
-        for (call, since, caller) in jobs.drain(..) {
+        for ([keys, arguments], since, caller) in jobs.drain(..) {
             if since.elapsed() < timeout {
-                calls.add_command(call);
+                // The first call brings the script, which a new master does not have.
+                let [command, text] = if callers.is_empty() {
+                    ["EVAL", SALE]
+                } else {
+                    ["EVALSHA", script.get_hash()]
+                };
+                calls.cmd(command).arg(text).arg(keys.len()).arg(keys).arg(arguments);
                 callers.push(caller);
             } else {
                 // Whoever has sent it was told that it has failed.
@@ -248,7 +254,6 @@ impl RedisStock {
             prefix: prefix.to_owned(),
             replicas,
             script: RedisScript::new(SALE),
-            hash: Script::new(SALE),
             terms,
             on_sale: HashMap::new(),
         };
@@ -347,7 +352,7 @@ impl RedisStock {
         let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku) else { return Ok(()) };
         let [order, payment] = lock(last).clone();
         let tick = ["tick".to_owned(), kept.clone(), order, payment];
-        let looked = self.send(sku, &tick, true).await.and_then(Sent::seen);
+        let looked = self.send(sku, &tick).await.and_then(Sent::seen);
         if let Ok((_, Some(StockError::Store(_))))
         | Err(StockError::Store(StoreError::Uncertain { .. } | StoreError::Refused { .. })) =
             &looked
@@ -424,14 +429,13 @@ impl RedisStock {
     }
 
     async fn change(&self, sku: &Sku, call: &[String; 4]) -> Result<Reply, StockError> {
-        let sent = match self.send(sku, call, false).await {
+        let sent = match self.send(sku, call).await {
             // Redis may have made the change. To make it again is safe. After a timeout there is no time left
             // for that.
             Err(StockError::Store(error))
-                if error.may_have_counted() && !matches!(error, StoreError::Timeout)
-                    || matches!(&error, StoreError::Refused { code, .. } if code == "NOSCRIPT") =>
+                if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
             {
-                self.send(sku, call, true).await.map_err(|again| match error {
+                self.send(sku, call).await.map_err(|again| match error {
                     // It was not executed.
                     StoreError::Refused { .. } => again,
                     error => error.into(),
@@ -446,14 +450,8 @@ impl RedisStock {
         }
     }
 
-    /// Sends a call to the script, which Redis may not have without its text. All that may write waits for the replicas
-    /// with others.
-    async fn send(
-        &self,
-        sku: &Sku,
-        call: &[String; 4],
-        with_text: bool,
-    ) -> Result<Sent, StockError> {
+    /// Sends a call to the script. All that may write waits for the replicas with others.
+    async fn send(&self, sku: &Sku, call: &[String; 4]) -> Result<Sent, StockError> {
         let [op, rest @ ..] = call;
         let keys = KEYS.map(|what| self.key(sku, what));
         let Some(on_sale) = self.on_sale.get(sku) else {
@@ -467,12 +465,8 @@ impl RedisStock {
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;
         let (told, trouble, has_waited): (Told, _, _) = if !is_read(op) && wanted > 0 {
-            let mut call = match with_text {
-                true => redis::cmd("EVAL").arg(SALE).to_owned(),
-                false => redis::cmd("EVALSHA").arg(self.hash.get_hash()).to_owned(),
-            };
-            call.arg(keys.len()).arg(&keys).arg(&arguments);
             let (is_look, (caller, told)) = (op == "tick", oneshot::channel());
+            let call = [keys.into(), arguments];
             let _ = jobs[usize::from(is_look)].send((call, Instant::now(), caller));
             let told = told.await.map_err(|_| malformed("expected a reply to each call"))?;
             let (told, mut replicas) = told?;
