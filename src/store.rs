@@ -129,6 +129,10 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A store that can't list its admissions returns
     /// [`StoreError::Unsupported`].
+    ///
+    /// # Panics
+    ///
+    /// If the check has no log.
     fn explain(&self, check: &Check) -> StoreFuture<Explanation>;
 
     /// Sets what the check's identity takes in each of its logs.
