@@ -1,5 +1,6 @@
 //! A TCP proxy that fails on demand in the ways networks do.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub enum Fault {
 /// Stands between a client and a server on loopback.
 pub struct Proxy {
     port: u16,
+    server_port: Arc<AtomicU16>,
     fault: watch::Sender<Fault>,
     drops: Arc<Mutex<Drops>>,
 }
@@ -63,16 +65,16 @@ impl Proxy {
         let port = listener.local_addr().unwrap().port();
         let (fault, faults) = watch::channel(Fault::None);
         let drops = Arc::<Mutex<Drops>>::default();
-        let counters = drops.clone();
+        let server_port = Arc::new(AtomicU16::new(server_port));
+        let (counters, target) = (drops.clone(), server_port.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(("127.0.0.1", server_port)).await else {
-                    continue;
-                };
+                let address = ("127.0.0.1", target.load(Ordering::Relaxed));
+                let Ok(server) = TcpStream::connect(address).await else { continue };
                 tokio::spawn(connection(client, server, faults.clone(), counters.clone()));
             }
         });
-        Self { port, fault, drops }
+        Self { port, server_port, fault, drops }
     }
 
     /// Returns the port it listens on.
@@ -83,6 +85,11 @@ impl Proxy {
     /// Returns the URL of the server behind the proxy.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Connects to the server at this port from now on. The connections that are there stay.
+    pub fn lead_to(&self, server_port: u16) {
+        self.server_port.store(server_port, Ordering::Relaxed);
     }
 
     /// Lets a fault begin, or end with [`Fault::None`].

@@ -1,7 +1,6 @@
 //! Orders and the replicas of Redis: what is answered with 201 or 409 is on a replica, whatever happens to
 //! the master then.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
@@ -9,8 +8,6 @@ use serde_json::json;
 use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::{Server, TOKEN};
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::draw::assert_line;
 use crate::{ADMIN, alone, by, count, on_redis, order, pay, rush, sale, skus, until_ready};
@@ -182,20 +179,9 @@ async fn a_failover_behind_a_name_is_followed() {
         let (replica, _way) = replica_of(&master).await;
         let port = replica.port().to_string();
         let _further = replica.start_replica().await;
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("redis://{}", listener.local_addr().unwrap());
-        let target = Arc::new(AtomicU16::new(master.port()));
-        let name = target.clone();
-        tokio::spawn(async move {
-            while let Ok((mut client, _)) = listener.accept().await {
-                let address = ("127.0.0.1", name.load(Ordering::Relaxed));
-                tokio::spawn(async move {
-                    let mut server = TcpStream::connect(address).await.unwrap();
-                    let _ = copy_bidirectional(&mut client, &mut server).await;
-                });
-            }
-        });
-        let flags = ["--redis", &url, "--min-replicas", replicas, "--response-timeout", "2s"];
+        let name = Proxy::to(master.port()).await;
+        let flags =
+            ["--redis", &name.url(), "--min-replicas", replicas, "--response-timeout", "2s"];
         let server = alone(&[&flags[..], &["--quota", "999/60s", "--ip-quota", "off"]].concat());
         assert_eq!(server.order("iphone", "alice").await.status, 201);
         until_ready(&server).await;
@@ -209,7 +195,7 @@ async fn a_failover_behind_a_name_is_followed() {
             }
             false => master.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await,
         }
-        target.store(replica.port(), Ordering::Relaxed);
+        name.lead_to(replica.port());
         eventually("it is seen", async || server.get("/readyz").await.status == 503).await;
         let sells = async || {
             let bob = server.order("iphone", "bob").await.status;
