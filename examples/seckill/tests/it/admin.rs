@@ -73,6 +73,13 @@ async fn an_operator_imposes_and_lifts_bans() {
             assert_eq!(impose(server, path, "1h", "odd").await["user"], user);
             assert_banned(&server.order("iphone", user).await, 3600);
         }
+        for status in [404, 404, 403] {
+            assert_eq!(server.order("no-such", "eve").await.status, status);
+        }
+        let explained = server.ask("GET", "/admin/explain/eve", "").await.json();
+        assert_eq!(explained["ban"]["reason"], "strikes");
+        let quotas = r#"{"quotas": "9/60s"}"#;
+        assert_eq!(server.ask("PUT", "/admin/policies/user", quotas).await.status, 200);
     })
     .await;
 }
