@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
@@ -16,8 +15,7 @@ use tower::{Service, service_fn};
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Bans, Key, Limiter, MemoryStore, OnBan, Overrides, Penalty, Policy, PolicyHandle, Quota,
-    SlidingWindowLayer, key,
+    Bans, MemoryStore, OnBan, Overrides, Penalty, Policy, Quota, SlidingWindowLayer, key,
 };
 
 use crate::{OK, TOO_MANY};
@@ -168,34 +166,6 @@ async fn shadow_mode_does_not_wait() {
     assert_eq!(*decisions.lock().unwrap(), [true, false, true], "the last decision only");
 }
 
-/// Law 3: wait that long, alone, and the request is admitted.
-#[tokio::test(start_paused = true)]
-async fn denial_behind_others_knows_the_waits_of_its_other_logs() {
-    let policy = |name: &str, quota| Policy::new(name).quota(quota);
-    for max_wait in [TEN + TEN / 2, TEN * 3] {
-        let layer = by_user(policy("user", Quota::new(1, TEN)), MemoryStore::new())
-            .rule(policy("tenant", Quota::new(1, HOUR)), key::header("x-tenant"));
-        let service = layer.max_wait(max_wait).layer(service_fn(ok));
-        let sent = |user, tenant| {
-            let (service, headers) = (service.clone(), [("x-user-id", user), ("x-tenant", tenant)]);
-            async move { send(&service, request(&headers)).await }
-        };
-        assert_eq!(sent("alice", "one").await.status, OK);
-        let waits = tokio::spawn(sent("alice", "two"));
-        sleep(A_MOMENT).await;
-        assert_eq!(sent("bob", "full").await.status, OK);
-        // Behind the request that waits for Alice's log. The log of the tenant is full for an hour.
-        let began = Instant::now();
-        let denied = sent("alice", "full").await;
-        assert_eq!((denied.status, began.elapsed()), (TOO_MANY, Duration::ZERO), "at once");
-        let retry_after = Duration::from_secs(denied.retry_after().unwrap());
-        sleep(retry_after).await;
-        assert_eq!(waits.await.unwrap().status, OK);
-        let again = sent("alice", "full").await;
-        assert_eq!(again.status, OK, "it was told {retry_after:?}: {again:?}");
-    }
-}
-
 /// It is denied at once, also behind others.
 #[tokio::test(start_paused = true)]
 async fn banned_request_takes_no_place_among_those_that_wait() {
@@ -223,120 +193,4 @@ async fn banned_request_takes_no_place_among_those_that_wait() {
     let last = sent.pop().unwrap().await.unwrap();
     assert_eq!(sent.pop().unwrap().await.unwrap(), StatusCode::FORBIDDEN);
     assert_eq!(last, OK, "there is room for it in 20 s, because the banned one takes no place");
-}
-
-/// What is free under a quota that does not deny, those that wait may use up.
-#[tokio::test(start_paused = true)]
-async fn retry_after_behind_those_that_wait_is_honest_under_two_quotas() {
-    for (requests, are_rules) in (3..14).flat_map(|requests| [(requests, false), (requests, true)])
-    {
-        let (burst, minute) =
-            (Policy::new("burst").quota(Quota::per_second(2)), Quota::per_minute(5));
-        let layer = if are_rules {
-            by_user(burst, MemoryStore::new()).rule(minute, key::header("x-user-id"))
-        } else {
-            by_user(burst.quota(minute), MemoryStore::new())
-        };
-        let service = layer.max_wait(Duration::from_secs(2)).layer(service_fn(ok));
-        let mut tasks = Vec::new();
-        for _ in 0..requests {
-            let service = service.clone();
-            tasks.push(tokio::spawn(async move {
-                let response = send(&service, from_user("alice")).await;
-                (response.status, response.retry_after(), Instant::now())
-            }));
-            tokio::task::yield_now().await;
-        }
-        let last = tasks.pop().unwrap();
-        let (status, told, at) = last.await.unwrap();
-        for task in tasks {
-            task.await.unwrap();
-        }
-        if status == TOO_MANY {
-            tokio::time::sleep_until(at + Duration::from_secs(told.unwrap())).await;
-            let again = send(&service, from_user("alice")).await;
-            assert_eq!(again.status, OK, "{requests}, {are_rules}: the last was told {told:?}");
-        }
-    }
-}
-
-/// Law 3: the second and the third place of a quota that denies may be free long after the first.
-#[tokio::test(start_paused = true)]
-async fn retry_after_is_honest_if_places_come_free_one_by_one() {
-    let second = Duration::from_secs(1);
-    let policy = Policy::new("user").quota(Quota::per_second(2)).quota(Quota::per_minute(5));
-    let service = by_user(policy, MemoryStore::new()).max_wait(2 * second).layer(service_fn(ok));
-    for _ in 0..5 {
-        assert_eq!(status(&service, "alice").await, OK);
-        sleep(TEN).await;
-    }
-    sleep(8 * second + second / 2).await;
-    // The places are free in 1.5 s, in 11.5 s and in 21.5 s.
-    let [first, other] = [start(&service, "alice").await, start(&service, "alice").await];
-    let denied = send(&service, from_user("alice")).await;
-    sleep(Duration::from_secs(denied.retry_after().unwrap())).await;
-    assert_eq!((first.await.unwrap().0.status, denied.status), (OK, TOO_MANY));
-    other.await.unwrap();
-    assert_eq!(status(&service, "alice").await, OK, "it was told {denied:?}");
-}
-
-/// Law 3: others wait for the log of the user, and another log is full for too long, or others wait for it too.
-#[tokio::test(start_paused = true)]
-async fn retry_after_is_honest_behind_those_that_wait_for_any_of_its_logs() {
-    for (per_user, per_tenant, busy) in [(60, 20, false), (10, 60, true)] {
-        let policy = |name: &str, window| {
-            Policy::new(name).quota(Quota::new(1, Duration::from_secs(window)))
-        };
-        let layer = by_user(policy("user", per_user), MemoryStore::new())
-            .rule(policy("tenant", per_tenant), key::header("x-tenant"));
-        let service = layer.max_wait(Duration::from_secs(12)).layer(service_fn(ok));
-        let send = |user, tenant| {
-            let (service, headers) = (service.clone(), [("x-user-id", user), ("x-tenant", tenant)]);
-            async move { send(&service, request(&headers)).await }
-        };
-        let seconds = |it| sleep(Duration::from_secs(it));
-        // Both are full; in 10 s, or less, there is room for alice.
-        let (first, then) =
-            if busy { (("bob", "t"), ("alice", "x")) } else { (("alice", "x"), ("bob", "t")) };
-        assert_eq!(send(first.0, first.1).await.status, OK);
-        seconds(if busy { 50 } else { 45 }).await;
-        assert_eq!(send(then.0, then.1).await.status, OK);
-        seconds(if busy { 0 } else { 5 }).await;
-        let mut waits = vec![tokio::spawn(send("alice", "y"))];
-        waits.extend(busy.then(|| tokio::spawn(send("carol", "t"))));
-        sleep(A_MOMENT).await;
-        let denied = send("alice", "t").await;
-        assert_eq!(denied.status, TOO_MANY, "{busy}");
-        seconds(denied.retry_after().unwrap()).await;
-        for wait in waits {
-            assert_eq!(wait.await.unwrap().status, OK);
-        }
-        assert_eq!(send("alice", "t").await.status, OK, "it was told {denied:?}");
-    }
-}
-
-/// A request of the smaller plan is rightly denied, while it waits before one of the larger plan.
-#[tokio::test(start_paused = true)]
-async fn larger_plan_is_not_denied_with_the_smaller() {
-    let plan = |limit| PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(limit)));
-    let (free, paid, store) = (plan(1), plan(100), MemoryStore::new());
-    let elsewhere = Limiter::new(&paid, store.clone());
-    let choose = move |head: &Parts, _: &Key| {
-        Some(if head.headers.contains_key("x-paid") { paid.clone() } else { free.clone() })
-    };
-    let layer = SlidingWindowLayer::by(choose, key::header("x-user-id"), store);
-    let service = layer.max_wait(TEN * 3).layer(service_fn(ok));
-    let sent = |headers: &'static [(&str, &str)]| {
-        let service = service.clone();
-        tokio::spawn(async move { send(&service, request(headers)).await.status })
-    };
-    let (smaller, larger) = (&[("x-user-id", "alice")], &[("x-user-id", "alice"), ("x-paid", "1")]);
-    assert_eq!(sent(smaller).await.unwrap(), OK);
-    sleep(TEN * 7 / 2).await;
-    let smaller = sent(smaller);
-    sleep(TEN / 10).await;
-    let larger = sent(larger);
-    sleep(TEN * 2).await;
-    assert!(test_support::admit(&elsewhere, "alice").await);
-    assert_eq!((smaller.await.unwrap(), larger.await.unwrap()), (TOO_MANY, OK));
 }

@@ -5,6 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use proptest::{array, bool, option};
 use test_support::{StubStore, admit, outcome};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
@@ -486,56 +490,34 @@ async fn bound_holds_for_one_that_becomes_the_first() {
     assert!(began.elapsed() <= 22 * A_MOMENT, "its bound was 20 ms: {:?}", began.elapsed());
 }
 
-/// Law 3: two plans share a log, and one of the smaller plan waits there. Or the plan becomes smaller meanwhile.
-#[tokio::test(start_paused = true)]
-async fn denial_behind_another_is_honest_under_other_quotas() {
-    for (limit, waited, replaces) in [(1, Duration::ZERO, false), (4, 50 * A_SECOND, true)] {
-        let policy = |limit| Policy::new("user").quota(Quota::per_minute(limit));
-        let smaller = PolicyHandle::new(policy(limit).quota(Quota::per_second(5)));
-        let other = PolicyHandle::new(policy(100));
-        let limiter = Limiter::new(&smaller, MemoryStore::new());
-        for _ in 0..limit {
-            assert!(admit(&limiter, "bob").await);
-        }
-        sleep(waited).await;
-        let waits = waiter(&limiter, None).await;
-        if replaces {
-            smaller.set(policy(1)).unwrap();
-        }
-        let plan = if replaces { &smaller } else { &other };
-        let next = |max_wait| limiter.until_admitted_all(|| [(plan, "bob")], Some(max_wait));
-        let error = next(2 * A_SECOND).await.unwrap_err();
-        sleep(error.retry_after().unwrap()).await;
-        let again = next(Duration::ZERO).await;
-        assert!(waits.await.unwrap().is_ok());
-        assert!(again.is_ok(), "it was told {:?}: {again:?}", error.retry_after());
-    }
-}
-
 /// A request that is rightly denied is no reason to deny those behind it that need fewer places, or have a larger plan.
 #[tokio::test(start_paused = true)]
 async fn denial_in_the_queue_denies_no_smaller_request_behind_it() {
-    let policy = PolicyHandle::new(Policy::from(Quota::new(4, TEN)).budget());
-    let limiter = Limiter::new(&policy, MemoryStore::new());
-    let start = Instant::now();
-    for wait in [TEN * 2 / 5, A_MOMENT] {
-        assert!(limiter.check_cost("bob", 2).await.unwrap().is_admitted());
-        sleep(wait).await;
+    let plan =
+        |limit| PolicyHandle::new(Policy::new("user").quota(Quota::new(limit, TEN)).budget());
+    for (limit, cost) in [(4, 1), (5, 2)] {
+        let (policy, other) = (plan(4), plan(limit));
+        let limiter = Limiter::new(&policy, MemoryStore::new());
+        let start = Instant::now();
+        for wait in [TEN * 2 / 5, A_MOMENT] {
+            assert!(limiter.check_cost("bob", 2).await.unwrap().is_admitted());
+            sleep(wait).await;
+        }
+        let mut waiters = Vec::new();
+        for (policy, cost) in [(&policy, 1), (&policy, 2), (&other, cost)] {
+            let (limiter, policy) = (limiter.clone(), policy.clone());
+            waiters.push(tokio::spawn(async move {
+                let logs = || [(&policy, "bob", cost)];
+                limiter.until_admitted_all(logs, Some(TEN * 7 / 10)).await
+            }));
+            sleep(A_MOMENT).await;
+        }
+        let mut ended = Vec::new();
+        for waiter in waiters {
+            ended.push(waiter.await.unwrap().is_ok());
+        }
+        assert_eq!((ended, start.elapsed()), (vec![true, false, true], TEN), "{limit}");
     }
-    let mut waiters = Vec::new();
-    for cost in [1, 2, 1] {
-        let (limiter, policy) = (limiter.clone(), policy.clone());
-        waiters.push(tokio::spawn(async move {
-            let logs = || [(&policy, "bob", cost)];
-            limiter.until_admitted_all(logs, Some(TEN * 7 / 10)).await
-        }));
-        sleep(A_MOMENT).await;
-    }
-    let mut ended = Vec::new();
-    for waiter in waiters {
-        ended.push(waiter.await.unwrap().is_ok());
-    }
-    assert_eq!((ended, start.elapsed()), (vec![true, false, true], TEN));
 }
 
 /// A request of a larger plan takes the place that the first one waits for.
@@ -584,29 +566,6 @@ async fn waiter_for_another_log_does_not_overtake() {
     assert!(limiter.cancel(&bob).await.unwrap() && limiter.cancel(&full).await.unwrap());
     sleep(A_SECOND).await;
     assert_eq!((first.is_finished(), second.is_finished()), (true, false));
-}
-
-/// Law 3: the one before it takes more of a log than is free there, once it has room in the log that it waits for.
-#[tokio::test(start_paused = true)]
-async fn denial_behind_others_is_honest_if_they_need_more_than_is_free() {
-    let user = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, A_SECOND * 2)));
-    let tokens = PolicyHandle::new(Policy::new("tokens").quota(Quota::per_minute(4)).budget());
-    let limiter = Limiter::new(&user, MemoryStore::new());
-    let both = |cost| [(&user, "alice", 1), (&tokens, "tenant", cost)];
-    assert!(limiter.check_all(both(2)).await.unwrap().is_admitted());
-    let [alone, before] = [0, 3].map(|cost| {
-        let (limiter, user, tokens) = (limiter.clone(), user.clone(), tokens.clone());
-        tokio::spawn(async move {
-            let logs = || [(&user, "alice", 1), (&tokens, "tenant", cost)];
-            limiter.until_admitted_all(logs, None).await
-        })
-    });
-    sleep(A_MOMENT).await;
-    let error = limiter.until_admitted_all(|| both(3), Some(A_SECOND)).await.unwrap_err();
-    sleep(error.retry_after().unwrap()).await;
-    assert!(alone.await.unwrap().is_ok() && before.await.unwrap().is_ok());
-    let again = limiter.check_all(both(3)).await.unwrap();
-    assert!(again.is_admitted(), "it was told {:?}", error.retry_after());
 }
 
 /// Not that of a log in which it takes no place, nor of one whose values may be the same, nor of one that is full for less long.
@@ -726,4 +685,97 @@ async fn denial_behind_others_of_the_same_quotas_asks_nothing() {
     let began = Instant::now();
     assert!(limiter.until_admitted_within("bob", TEN).await.is_err());
     assert_eq!(began.elapsed(), Duration::ZERO);
+}
+
+/// What happens before a request is denied behind others.
+#[derive(Clone, Debug)]
+struct Queued {
+    /// For each log, what a request takes there, and quotas of how many requests in how many seconds.
+    logs: Vec<(u32, Vec<(u32, u64)>)>,
+    /// Requests of one of two keys, the same in all logs: after how many tenths of a second each is sent, and for how many
+    /// seconds it may wait.
+    sent: Vec<(u32, bool, u64)>,
+    /// Another quota of the first log for the last request, and whether it replaces that of all.
+    change: Option<((u32, u64), bool)>,
+    /// Its key in each log, and whether it takes a place there.
+    last: [(bool, bool); 3],
+    longest: u64,
+}
+
+fn queued() -> impl Strategy<Value = Queued> {
+    let quota = || (1..6_u32, select(vec![1, 2, 10, 20, 60]));
+    let logs = vec((1..4_u32, vec(quota(), 1..3)), 1..4);
+    let sent = vec((0..60_u32, any::<bool>(), prop_oneof![Just(0), 1..40_u64]), 1..12);
+    let change = option::weighted(0.3, (quota(), any::<bool>()));
+    let last = array::uniform3((any::<bool>(), bool::weighted(0.8)));
+    (logs, sent, change, last, 0..15_u64).prop_map(|(logs, sent, mut change, mut last, longest)| {
+        if let Some((_, replaces)) = &mut change {
+            // Those that wait for another log do not know yet that they will wait for this one too.
+            *replaces &= logs.len() == 1;
+            // Above a lower limit there is no room for a cost of 0 either.
+            last[0].1 = true;
+        }
+        Queued { logs, sent, change, last, longest }
+    })
+}
+
+/// Sends the last request again after the time that it was told.
+async fn play(queued: Queued) -> Result<(), TestCaseError> {
+    let seconds = Duration::from_secs;
+    // A multiple of the cost: what stays free between those that wait can make the time too short.
+    let policy = |log: usize, cost: u32, quotas: &[(u32, u64)]| {
+        let quotas =
+            quotas.iter().map(|(limit, window)| Quota::new(cost * limit, seconds(*window)));
+        let policy = Policy::new(["user", "tenant", "network"][log]).keep_for(TEN * 6);
+        PolicyHandle::new(quotas.fold(policy, Policy::quota).budget())
+    };
+    let logs = queued.logs.iter().enumerate();
+    let mut policies: Vec<_> =
+        logs.map(|(log, (cost, quotas))| (policy(log, *cost, quotas), *cost)).collect();
+    let store = Counting::default();
+    let limiter = Limiter::new(&policies[0].0, store.clone());
+    let send = |policies: &[(PolicyHandle, u32)], request: [(bool, bool); 3], longest| {
+        let (limiter, policies) = (limiter.clone(), policies.to_vec());
+        async move {
+            let logs = || {
+                policies.iter().zip(request).map(|((policy, cost), (key, takes))| {
+                    (policy, u64::from(key), if takes { *cost } else { 0 })
+                })
+            };
+            limiter.until_admitted_all(logs, Some(seconds(longest))).await
+        }
+    };
+    for (pause, key, longest) in queued.sent {
+        sleep(A_SECOND / 10 * pause).await;
+        tokio::spawn(send(&policies, [(key, true); 3], longest));
+        sleep(A_MOMENT).await;
+    }
+    if let Some((quota, replaces)) = queued.change {
+        let changed = policy(0, policies[0].1, &[quota]);
+        match replaces {
+            true => drop(policies[0].0.set((*changed.get()).clone()).unwrap()),
+            false => policies[0].0 = changed,
+        }
+    }
+    let checks = store.checks();
+    match send(&policies, queued.last, queued.longest).await {
+        // Behind others it only looks at its logs.
+        Err(denied) if store.checks() == checks => sleep(denied.retry_after().unwrap()).await,
+        _ => return Ok(()),
+    }
+    let again = send(&policies, queued.last, 0).await;
+    prop_assert!(again.is_ok(), "{again:?}");
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Law 3, for whatever log, and under whatever quotas, those before it wait.
+    #[test]
+    fn denial_behind_others_is_honest(queued in queued()) {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(play(queued))?;
+    }
 }
