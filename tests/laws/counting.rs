@@ -19,25 +19,6 @@ fn jobs(limit: u32, lease: Duration) -> Policy {
     Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight()
 }
 
-/// The value itself leaves while it waits.
-pub(crate) async fn known_value_above_a_lower_limit_waits_long_enough(store: impl Store) {
-    let policy = PolicyHandle::new(accounts(3, 2_000 * MS));
-    let limiter = Limiter::new(&policy, store);
-    for value in ["alice", "bob", "carol"] {
-        admitted(limiter.check_value("address", value).await.unwrap());
-        sleep(100 * MS).await;
-    }
-    policy.set(accounts(2, 2_000 * MS)).unwrap();
-    let wait = async |value: &str| {
-        let decision = limiter.check_value("address", value).await.unwrap();
-        decision.denied().expect("three accounts are there").retry_after()
-    };
-    let (bob, alice) = (wait("bob").await, wait("alice").await);
-    assert!(alice > bob + 50 * MS, "{alice:?}: without alice there is room for bob, who is there");
-    sleep(alice).await;
-    admitted(limiter.check_value("address", "alice").await.unwrap());
-}
-
 /// A caller with a value that is there takes no place, so nobody is before it.
 pub(crate) async fn known_value_waits_behind_nobody(store: impl Store) {
     let policy = PolicyHandle::new(accounts(1, Duration::from_secs(3_600)));
@@ -51,22 +32,6 @@ pub(crate) async fn known_value_waits_behind_nobody(store: impl Store) {
     assert!(timeout(100 * MS, bob.as_mut()).await.is_err(), "he waits until alice has left");
     let alice = timeout(100 * MS, until("alice", Duration::from_secs(7_200))).await;
     assert!(alice.is_ok_and(|alice| alice.is_ok()));
-}
-
-pub(crate) async fn value_of_a_denied_request_was_not_seen(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_hour(1), store);
-    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(1)));
-    let accounts = PolicyHandle::new(accounts(1, Duration::from_secs(3_600)));
-    let check = async |user_id: &str, address: &str| {
-        let accounts = LogCost::from((&accounts, address)).value(user_id);
-        let logs = [LogCost::from((&user, user_id)), accounts];
-        limiter.check_all(logs).await.unwrap().is_admitted()
-    };
-    assert!(check("alice", "one").await);
-    assert!(!check("alice", "two").await, "alice has used up her quota");
-    assert!(check("bob", "two").await, "no account was seen there");
-    assert!(!check("carol", "two").await);
-    assert!(check("carol", "three").await, "no trace of the denial");
 }
 
 pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {

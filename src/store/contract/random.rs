@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use redis::aio::MultiplexedConnection;
 use test_support::Redis;
 
-use super::step::{BUDGET, history};
+use super::step::{BUDGET, OF_VALUES, history};
 use super::{LONGEST_WINDOW_US, Player, Step};
 use crate::MemoryStore;
 use crate::RedisStore;
@@ -154,7 +154,13 @@ fn script_is_exact_in_rare_histories() {
     let first = [Step::SetLimits(0, 1, 1, 2), ban(15, false), Step::Advance(16 * unit)];
     let bans = [&first[..], &strike, &strike[..2], &[ban(12, true)]].concat();
 
-    for (prefix, steps) in [("clock", clock_steps), ("bans", bans)] {
+    // A value above a lower limit is itself the next to leave.
+    let value = |number| check(&[(OF_VALUES + number, 0, 1)]);
+    let of_limit = |limit| Step::SetLimits(2, limit, limit, 2);
+    let seen = (0..3).flat_map(|number| [value(number), Step::Advance(unit)]);
+    let values = [of_limit(3)].into_iter().chain(seen).chain([of_limit(2), value(1), value(0)]);
+
+    for (prefix, steps) in [("clock", clock_steps), ("bans", bans), ("values", values.collect())] {
         runtime.block_on(play_on_redis(&steps, false, (&server, &connection), prefix)).unwrap();
     }
 }
