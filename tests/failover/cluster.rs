@@ -616,13 +616,11 @@ impl TwoNodes {
         assert_eq!(decision.denied().expect("the address is full").violated().count(), 1);
     }
 
-    /// Stops the node of bob, and waits until the process knows. Returns it.
-    async fn without_bob(&self) -> &Redis {
-        let node = self.node("bob").await;
-        node.signal("STOP");
+    /// Stops the node of bob, and waits until the process knows.
+    async fn without_bob(&self) {
+        self.node("bob").await.signal("STOP");
         let bob = self.limiter.check_all([(&self.ip, "bob")]).await.unwrap();
         assert_eq!(bob.decided_by(), DecidedBy::LocalLog);
-        node
     }
 }
 
@@ -729,12 +727,10 @@ async fn ban_of_a_silent_node_is_kept() {
     let bob = async || two.limiter.check_all([(&strict, "bob")]).await.unwrap();
     assert!(!bob().await.is_admitted(), "and so it is known here");
     assert!(two.user("alice").await.is_admitted());
-    let node = two.node("bob").await;
-    node.signal("STOP");
+    two.node("bob").await.signal("STOP");
     let both = two.limiter.check_all([(&two.user, "alice"), (&strict, "bob")]).await.unwrap();
     assert_eq!((both.is_admitted(), both.decided_by()), (false, DecidedBy::Store));
     let decision = bob().await;
-    node.signal("CONT");
     assert_eq!((decision.is_admitted(), decision.decided_by()), (false, DecidedBy::LocalLog));
 }
 
@@ -910,7 +906,6 @@ async fn ban_outlives_an_earlier_check_of_two_nodes() {
     assert!(both.unwrap().is_admitted(), "before the ban");
     node.signal("STOP");
     let decision = alice().await;
-    node.signal("CONT");
     assert_eq!((decision.is_admitted(), decision.decided_by()), (false, DecidedBy::LocalLog));
 }
 
@@ -976,8 +971,7 @@ async fn silent_node_hides_no_denial_of_another() {
     // Both connections are there.
     let warm = two.limiter.check_all([(&many, "alice"), (&many, "bob")]).await.unwrap();
     assert_eq!(warm.decided_by(), DecidedBy::Store);
-    let silent = two.node("alice").await;
-    silent.signal("STOP");
+    two.node("alice").await.signal("STOP");
     let open = two.limiter.clone().failure_policy(FailurePolicy::Open);
     for knows in [false, true] {
         let mut all = JoinSet::new();
@@ -991,7 +985,6 @@ async fn silent_node_hides_no_denial_of_another() {
         }
         assert_eq!(all.join_all().await, [false; 4], "knows: {knows}");
     }
-    silent.signal("CONT");
 }
 
 /// What a process admits and cancels beside a silent node is in the log on the other one at once, for other processes.
@@ -999,7 +992,8 @@ async fn silent_node_hides_no_denial_of_another() {
 async fn request_beside_a_silent_node_is_known_to_the_other_at_once() {
     let two = TwoNodes::start().await;
     let (keys, _) = keys_of(&two.cluster, two.number("alice").await).await;
-    let (many, node, silent) = (many(), two.node("alice").await, two.without_bob().await);
+    let (many, node) = (many(), two.node("alice").await);
+    two.without_bob().await;
     // By now the process looks for the node every half second.
     sleep(Duration::from_secs(2)).await;
     for key in &keys[..4] {
@@ -1009,7 +1003,6 @@ async fn request_beside_a_silent_node_is_known_to_the_other_at_once() {
         assert_eq!(node.entries(&log_of(key)).await, 0);
         sleep(Duration::from_millis(130)).await;
     }
-    silent.signal("CONT");
 }
 
 /// Another process has reset the log on the node that replies.
@@ -1017,10 +1010,9 @@ async fn request_beside_a_silent_node_is_known_to_the_other_at_once() {
 async fn reset_elsewhere_is_seen_beside_a_silent_node() {
     let two = TwoNodes::start().await;
     assert!(two.user("alice").await.is_admitted());
-    let silent = two.without_bob().await;
+    two.without_bob().await;
     limiter(&two.user, &store(two.cluster.servers()).await).reset("alice").await.unwrap();
     let both = two.limiter.check_all([(&two.user, "alice"), (&many(), "bob")]).await.unwrap();
-    silent.signal("CONT");
     assert!(both.is_admitted(), "{:?}", both.decided_by());
 }
 
@@ -1054,7 +1046,7 @@ async fn look_beside_a_silent_node_sees_the_other() {
     let many = many();
     let open = Limiter::new(&many, ours.clone()).failure_policy(FailurePolicy::Open);
     assert!(open.check("alice").await.unwrap().is_admitted());
-    let silent = two.without_bob().await;
+    two.without_bob().await;
     let _ = open.check("bob").await;
     let logs = [(&two.user, "alice"), (&many, "bob")];
     let check = Check::new(logs.map(|(policy, key)| LogId::new(policy.get(), key)));
@@ -1067,7 +1059,6 @@ async fn look_beside_a_silent_node_sees_the_other() {
         sleep(Duration::from_millis(1_100)).await;
         assert!(!open.check_all(logs).await.unwrap().is_admitted());
     }
-    silent.signal("CONT");
 }
 
 /// Two services name the keys in opposite orders. All ask in one, so that of two requests one comes first.
@@ -1105,7 +1096,6 @@ async fn rollback_waits_for_no_later_node() {
     };
     let ((), took) = tokio::join!(all, rolled_back);
     assert!(took < began.elapsed() / 2, "after {took:?} of {:?}", began.elapsed());
-    two.cluster.nodes[2].signal("CONT");
 }
 
 /// What a silent node can't be told delays nothing that another node has to know.
@@ -1131,7 +1121,6 @@ async fn logs_of_a_silent_node_delay_no_write_to_another() {
     let (node, began) = (two.node("alice").await, Instant::now());
     node.has_entries(LOG, 1).await;
     let took = began.elapsed();
-    silent.signal("CONT");
     assert!(took < Duration::from_millis(1_500), "{took:?} behind {} logs", there.len());
 }
 
@@ -1154,7 +1143,8 @@ async fn ban_outlives_a_replaced_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denials_beside_a_silent_node_are_strikes() {
     let two = TwoNodes::start().await;
-    let (ip, node) = (many(), two.without_bob().await);
+    let ip = many();
+    two.without_bob().await;
     for policy in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
         let user = Policy::new(format!("strict-{}", policy.to_string().to_lowercase()));
         let user = user.quota(Quota::new(1, Duration::from_millis(500)));
@@ -1170,7 +1160,6 @@ async fn denials_beside_a_silent_node_are_strikes() {
         }
         assert!(alone().await.usage().banned_for().is_some(), "{policy}");
     }
-    node.signal("CONT");
 }
 
 /// What Redis denies beside a silent node is not admitted here first, and leaves nothing in the journal.
@@ -1180,13 +1169,13 @@ async fn denials_beside_a_silent_node_do_not_fill_the_journal() {
     let store = RedisStore::builder().local_capacity(100).deny_cache(false);
     two.limiter = Limiter::new(&two.user, store.connect(two.cluster.servers()).await.unwrap());
     assert!(two.user("alice").await.is_admitted());
-    let (silent, many) = (two.without_bob().await, many());
+    let many = many();
+    two.without_bob().await;
     for _ in 0..200 {
         let both = two.limiter.check_all([(&two.user, "alice"), (&many, "bob")]).await.unwrap();
         assert!(!both.is_admitted(), "alice is full, as Redis says");
     }
     let bob = two.limiter.check_all([(&many, "bob")]).await;
-    silent.signal("CONT");
     assert!(bob.is_ok_and(|it| it.is_admitted()), "no request of his was admitted");
 }
 
@@ -1197,7 +1186,7 @@ async fn request_that_redis_denies_beside_a_silent_node_brings_no_ban() {
     let strict = Policy::new("strict").quota(Quota::per_hour(1));
     let strict = PolicyHandle::new(strict.penalty("1/10m:1h".parse().unwrap()));
     assert!(two.user("alice").await.is_admitted());
-    let silent = two.without_bob().await;
+    two.without_bob().await;
     two.pause("alice", Duration::from_millis(200)).await;
     let alone = async {
         sleep(Duration::from_millis(100)).await;
@@ -1205,7 +1194,6 @@ async fn request_that_redis_denies_beside_a_silent_node_brings_no_ban() {
     };
     let both = two.limiter.check_all([(&two.user, "alice"), (&strict, "bob")]);
     let (both, alone) = tokio::join!(both, alone);
-    silent.signal("CONT");
     assert!(!both.unwrap().is_admitted(), "alice is full");
     assert!(alone.is_admitted(), "{:?}", alone.usage().banned_for());
 }
@@ -1215,11 +1203,11 @@ async fn request_that_redis_denies_beside_a_silent_node_brings_no_ban() {
 async fn cancellation_beside_a_silent_node_says_that_the_request_was_there() {
     let two = TwoNodes::start().await;
     let short = Policy::new("short").quota(Quota::new(9, Duration::from_millis(300)));
-    let (short, silent) = (PolicyHandle::new(short), two.without_bob().await);
+    let short = PolicyHandle::new(short);
+    two.without_bob().await;
     let both = two.limiter.check_all([(&short, "alice"), (&many(), "bob")]).await.unwrap();
     sleep(Duration::from_millis(500)).await;
     assert!(two.limiter.cancel(both.admitted().unwrap()).await.unwrap());
-    silent.signal("CONT");
 }
 
 /// A check whose keys are on two silent nodes is one that Redis did not decide.
@@ -1227,16 +1215,14 @@ async fn cancellation_beside_a_silent_node_says_that_the_request_was_there() {
 async fn check_beside_silent_nodes_is_one_error() {
     let (recorded, _recorder) = RecordedMetrics::listen();
     let two = TwoNodes::start().await;
-    let (many, silent) = (many(), two.without_bob().await);
-    let node = two.node("alice").await;
-    node.signal("STOP");
+    let many = many();
+    two.without_bob().await;
+    two.node("alice").await.signal("STOP");
     let alice = two.limiter.check_all([(&many, "alice")]).await.unwrap();
     assert_eq!(alice.decided_by(), DecidedBy::LocalLog);
     let errors = || recorded.count("sliding_window_store_errors_total{kind=unavailable}");
     let before = errors();
     assert!(two.limiter.check_all([(&many, "alice"), (&many, "bob")]).await.is_ok());
-    silent.signal("CONT");
-    node.signal("CONT");
     assert_eq!(errors() - before, 1);
 }
 
@@ -1247,7 +1233,7 @@ async fn denials_beside_a_silent_node_are_remembered() {
     let store = RedisStore::connect(two.cluster.servers()).await.unwrap();
     two.limiter = Limiter::new(&two.user, store);
     assert!(two.user("alice").await.is_admitted());
-    let silent = two.without_bob().await;
+    two.without_bob().await;
     let node = two.node("alice").await;
     let (before, began) = (node.call_count("evalsha").await, Instant::now());
     let many = many();
@@ -1258,7 +1244,6 @@ async fn denials_beside_a_silent_node_are_remembered() {
         assert!(!both.is_admitted());
     }
     let (calls, took) = (node.call_count("evalsha").await - before, began.elapsed());
-    silent.signal("CONT");
     assert!(calls <= 5 + 3 * took.as_secs(), "{calls} calls in {took:?}");
 }
 
@@ -1274,10 +1259,9 @@ async fn repeated_check_beside_a_silent_node_is_not_denied_by_itself() {
     logs[2] = logs[2].clone().with_value("carol");
     let mut check = Check::new(logs);
     assert!(Store::admit(&store, &check).await.unwrap().admitted);
-    let node = two.without_bob().await;
+    two.without_bob().await;
     check.repeated = true;
     let again = Store::admit(&store, &check).await.unwrap();
-    node.signal("CONT");
     assert!(again.admitted, "it was recorded earlier: {again:?}");
 }
 
@@ -1285,7 +1269,7 @@ async fn repeated_check_beside_a_silent_node_is_not_denied_by_itself() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_beside_a_silent_node_take_no_place() {
     let two = TwoNodes::start().await;
-    let silent = two.without_bob().await;
+    two.without_bob().await;
     let node = two.node("alice").await;
     let of = |name: String| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(9_999)));
     let policies = [FailurePolicy::Closed, FailurePolicy::Open, FailurePolicy::default()];
@@ -1316,7 +1300,6 @@ async fn requests_beside_a_silent_node_take_no_place() {
         let places = node.entries(&format!("tsw:{{=alice}}:user-{number}:1h")).await;
         assert!(places <= admitted, "{policy}: {places} places, {admitted} admitted");
     }
-    silent.signal("CONT");
 }
 
 /// Of three logs the first one has room, the second is on a node without memory, and the third is full, as Redis says.
