@@ -1,4 +1,4 @@
-//! Several processes on one Redis, deny caches on, for seconds of real time: afterwards every
+//! Several stores on one Redis, as those of a fleet, deny caches on, for seconds of real time: afterwards every
 //! admission and every denial is checked against the whole log.
 
 use std::collections::BTreeMap;
@@ -6,68 +6,51 @@ use std::process::exit;
 use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid};
-use test_support::{Redis, Worker, patient_store};
+use test_support::{Redis, patient_store};
+use tokio::task::JoinSet;
 use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota};
 
 const LIMIT: u32 = 10;
 const WINDOW: Duration = Duration::from_millis(200);
 const QUOTA: Quota = Quota::new(LIMIT, WINDOW);
 const KEYS: usize = 6;
-const PROCESSES: usize = 3;
+const STORES: usize = 6;
 const RUNS_FOR: Duration = Duration::from_secs(2);
 
-/// One process of the test below; run by it alone.
+/// Asks for one key at a changing pace, sometimes as often as it can. Returns whether each answer was a denial, and its timestamp.
+async fn work(limiter: Limiter, key: usize) -> Vec<(usize, bool, u128)> {
+    let start = Instant::now();
+    let mut answers = Vec::new();
+    let mut pause = Duration::ZERO;
+    while start.elapsed() < RUNS_FOR {
+        let (is_denied, timestamp) = match limiter.check(key.to_string()).await.unwrap() {
+            Decision::Admitted(admitted) => (false, admitted.timestamp().unwrap()),
+            Decision::Denied(denied) => {
+                pause = (denied.retry_after() / 3).max(Duration::from_millis(1));
+                (true, denied.timestamp().unwrap())
+            }
+        };
+        answers.push((key, is_denied, timestamp.as_micros()));
+        tokio::time::sleep(pause).await;
+        pause /= 2;
+    }
+    answers
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run as a process of its own by the test below"]
-async fn worker_process() {
-    let url = std::env::var("WORKER_REDIS_URL").expect("the test below sets it");
-    let mut clients = tokio::task::JoinSet::new();
-    for _ in 0..2 {
-        let limiter = Limiter::new(QUOTA, patient_store(url.as_str()).await);
+async fn fleet_admits_and_denies_exactly() {
+    let redis = Redis::start().await;
+    let mut clients = JoinSet::new();
+    for _ in 0..STORES {
+        let limiter = Limiter::new(QUOTA, patient_store(redis.url()).await);
         for client in 0..KEYS * 2 {
             clients.spawn(work(limiter.clone(), client % KEYS));
         }
     }
-    let lines = clients.join_all().await.concat();
-    print!("\n{}", lines.concat());
-}
-
-/// Asks for one key at a changing pace, sometimes as often as it can, and logs each answer.
-async fn work(limiter: Limiter, key: usize) -> Vec<String> {
-    let start = Instant::now();
-    let mut lines = Vec::new();
-    let mut pause = Duration::ZERO;
-    while start.elapsed() < RUNS_FOR {
-        let (kind, timestamp) = match limiter.check(key.to_string()).await.unwrap() {
-            Decision::Admitted(admitted) => ("A", admitted.timestamp().unwrap()),
-            Decision::Denied(denied) => {
-                pause = (denied.retry_after() / 3).max(Duration::from_millis(1));
-                ("D", denied.timestamp().unwrap())
-            }
-        };
-        lines.push(format!("log {kind} {key} {}\n", timestamp.as_micros()));
-        tokio::time::sleep(pause).await;
-        pause /= 2;
-    }
-    lines
-}
-
-#[tokio::test]
-async fn fleet_admits_and_denies_exactly() {
-    let redis = Redis::start().await;
-    let workers: Vec<_> =
-        (0..PROCESSES).map(|_| Worker::start("fleet::worker_process", &redis)).collect();
-
     // Of each key the timestamps of its admissions and of its denials.
-    let mut logs: BTreeMap<String, [Vec<u128>; 2]> = BTreeMap::new();
-    for worker in workers {
-        for line in worker.lines() {
-            let ["log", kind, key, timestamp] = line.split(' ').collect::<Vec<_>>()[..] else {
-                continue;
-            };
-            let of_kind = &mut logs.entry(key.to_owned()).or_default()[usize::from(kind == "D")];
-            of_kind.push(timestamp.parse().unwrap());
-        }
+    let mut logs: BTreeMap<usize, [Vec<u128>; 2]> = BTreeMap::new();
+    for (key, is_denied, timestamp) in clients.join_all().await.concat() {
+        logs.entry(key).or_default()[usize::from(is_denied)].push(timestamp);
     }
 
     let limit = LIMIT as usize;

@@ -58,7 +58,7 @@ impl Drop for Process {
 pub struct Worker(Process);
 
 impl Worker {
-    /// Starts the test of this name, for example `fleet::worker_process`. It finds the URL of the
+    /// Starts the test of this name, for example `faults::worker_process`. It finds the URL of the
     /// server in `WORKER_REDIS_URL`.
     pub fn start(test: &str, redis: &Redis) -> Self {
         Self::start_in(test, &[("WORKER_REDIS_URL", &redis.url())])
