@@ -10,25 +10,13 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{Limiter, Penalty, Policy, PolicyHandle, Quota};
 
-/// Nobody counts strikes, so a denial hides none.
-#[tokio::test]
-async fn denial_is_repeated_under_a_policy_that_bans_by_hand_only() {
-    let redis = Redis::start().await;
-    let policy = Policy::new("user").quota(Quota::per_hour(1)).penalty(Penalty::manual());
-    let limiter = Limiter::new(policy, redis.store().await);
-    assert!(admit(&limiter, "alice").await);
-    for _ in 0..20 {
-        assert!(!admit(&limiter, "alice").await);
-    }
-    let calls = redis.call_count("evalsha").await;
-    assert!(calls <= 4, "{calls} script calls");
-}
-
-/// 64 connections in flight, 40,000 requests of one user: the calls end when the window is full.
+/// 64 connections in flight, 40,000 requests of one user: the calls end when the window is full. Nobody counts strikes, so a
+/// denial hides none.
 #[tokio::test(flavor = "multi_thread")]
 async fn flood_of_one_user_costs_few_scripts() {
     let redis = Redis::start().await;
-    let layer = by_user(Quota::per_hour(5), patient_store(redis.url()).await);
+    let policy = Policy::new("user").quota(Quota::per_hour(5)).penalty(Penalty::manual());
+    let layer = by_user(policy, patient_store(redis.url()).await);
     let service = layer.layer(service_fn(ok));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..64 {
