@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, task};
 use tower_sliding_window::{
-    Bans, DecidedBy, Decision, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota,
+    Bans, DecidedBy, Decision, FailurePolicy, Limiter, Penalty, PolicyHandle,
 };
 
 use crate::{Far, LOG, limiter, store, until_redis_decides, user};
@@ -191,33 +191,6 @@ async fn logs_that_cannot_be_written_delay_no_other() {
     sleep(Duration::from_secs(3)).await;
     let written = redis.keys().await.iter().filter(|it| it.contains("user-")).count();
     assert_eq!(written, KEYS, "three seconds after Redis is back");
-}
-
-/// The reply to a call with many quotas may not fit on the stack of Lua, and by then all is recorded.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn large_call_leaves_no_trace_of_what_it_refuses() {
-    let redis = Redis::start().await;
-    let policies = (0..16).map(|number| {
-        let quotas = (1..=20).map(|n| Quota::new(1_000, Duration::from_secs(600 * n)));
-        let policy = Policy::new(format!("policy-{number}"));
-        PolicyHandle::new(quotas.fold(policy, Policy::quota))
-    });
-    let policies: Vec<_> = policies.collect();
-    let limiter = limiter(&policies[0], &store(redis.url()).await);
-    let limiter = limiter.failure_policy(FailurePolicy::Closed);
-    let mut tasks = JoinSet::new();
-    for _ in 0..256 {
-        let (limiter, policies) = (limiter.clone(), policies.clone());
-        tasks.spawn(async move {
-            let logs = policies.iter().map(|policy| (policy, "alice"));
-            limiter.check_all(logs).await
-        });
-    }
-    let results = tasks.join_all().await;
-    let admitted = results.iter().filter(|it| it.as_ref().is_ok_and(|it| it.is_admitted())).count();
-    let log = format!("tsw:{{=alice}}:{}", policies[0].get().log_name());
-    // A machine with much else to do may give up a call that Redis has made.
-    redis.has_entries(&log, admitted).await;
 }
 
 /// The connection breaks while a check is under way, and Redis has lost all when the check is sent again.

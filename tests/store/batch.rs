@@ -70,19 +70,19 @@ async fn busy_process_sends_no_check_alone() {
     }
 }
 
-/// Its numbers do not fit on the stack of Lua at once, nor with those of others.
+/// Neither its numbers nor those of its reply fit on the stack of Lua at once, nor with those of others.
 #[tokio::test]
 async fn request_of_many_logs_spoils_no_call() {
     let redis = Redis::start().await;
     let store = patient().connect(redis.url()).await.unwrap();
     let small = (0..20).map(|number| check(format!("user-{number}")));
     let policy = check("alice").logs()[0].policy.clone();
-    let logs = (0..1_200).map(|number| LogId::new(policy.clone(), format!("bulk-{number}")));
+    let logs = (0..5_000).map(|number| LogId::new(policy.clone(), format!("bulk-{number}")));
     let checks = small.clone().take(10).chain([Check::new(logs)]).chain(small.skip(10)).collect();
     for sent in together(&redis, &store, checks).await {
         assert!(sent.await.unwrap().unwrap().1.admitted);
     }
-    assert_eq!(redis.entries("tsw:{=bulk-1199}:user:60s").await, 1);
+    assert_eq!(redis.entries("tsw:{=bulk-4999}:user:60s").await, 1);
 }
 
 /// The caller of each leaves after its first poll.
