@@ -26,6 +26,11 @@ use super::{Key, KeyError, KeyExtractor};
 /// }
 ///
 /// let user = key::extension::<UserId>();
+/// # use tower_sliding_window::{KeyError, KeyExtractor};
+/// # let (mut parts, ()) = http::Request::new(()).into_parts();
+/// # assert_eq!(user.extract(&parts), Err(KeyError::Missing));
+/// # parts.extensions.insert(UserId(7));
+/// # assert_eq!(user.extract(&parts), Ok(Key::new(7_u64.to_be_bytes())));
 /// ```
 ///
 /// A type of another crate, or an `Arc`, can't have this conversion. A closure is an extractor too:

@@ -3,8 +3,6 @@
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
-use axum::middleware::{self, Next};
-use axum::response::Response;
 use axum::routing::get;
 use http::StatusCode;
 use tower_layer::Layer;
@@ -101,23 +99,4 @@ async fn an_unknown_path_is_the_clients_choice() {
     assert_eq!(status(&nested, to("/api/no/where")).await, NO_KEY);
     assert_eq!(status(&optional, to("/no/where")).await, NOT_FOUND);
     assert_eq!(status(&with_route_layer, to("/no/where")).await, NOT_FOUND);
-}
-
-#[tokio::test(start_paused = true)]
-async fn extension_of_an_earlier_layer_is_the_key() {
-    async fn authenticate(mut request: Request, next: Next) -> Response {
-        let token = request.headers().get("x-token").and_then(|it| it.to_str().ok());
-        if let Some(user) = token.and_then(|it| it.parse::<u64>().ok()) {
-            request.extensions_mut().insert(user);
-        }
-        next.run(request).await
-    }
-    let app = Router::new()
-        .route("/", get(hello))
-        .layer(once(key::extension::<u64>()))
-        .layer(middleware::from_fn(authenticate));
-    assert_eq!(status(&app, to("/").header("x-token", "7")).await, OK);
-    assert_eq!(status(&app, to("/").header("x-token", "007")).await, TOO_MANY, "the same user");
-    assert_eq!(status(&app, to("/").header("x-token", "8")).await, OK);
-    assert_eq!(status(&app, to("/").header("x-token", "forged")).await, NO_KEY);
 }
