@@ -456,21 +456,6 @@ async fn own_commands_to_a_silent_node_concern_no_other() {
     decides(DecidedBy::Store, &limiter, &others).await;
 }
 
-/// Such a command goes to any node that there is a connection to.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn own_command_without_a_key_goes_on_beside_a_dead_node() {
-    let mut cluster = Cluster::start().await;
-    let store = store(cluster.servers()).await;
-    let limiter = limiter(user(1_000), &store);
-    let (of_it, others) = keys_of(&cluster, 0).await;
-    decides(DecidedBy::Store, &limiter, &[of_it.clone(), others].concat()).await;
-    cluster.nodes[0].kill();
-    decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
-    for _ in 0..5 {
-        store.commands().query::<String>(&redis::cmd("PING")).await.unwrap();
-    }
-}
-
 /// Nobody checks, such as in a process of those who answer questions of users.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn explanation_finds_the_replica_that_has_taken_the_place() {
