@@ -74,7 +74,7 @@ pub(super) fn task_of_calls_has_ended() -> StoreError {
 // - A caller leaves a cancellation or settlement between two keys. It runs in a task of its own, too. Test:
 //   `cancellation_whose_caller_leaves_is_made_in_every_slot`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
-//   is cancelled later. Tests: `later_node_is_silent` and `denial_stands_if_its_rollback_fails`.
+//   is cancelled later. Tests: `rollback_waits_for_no_later_node` and `denial_stands_if_its_rollback_fails`.
 // - Nodes are gone, or one fails. With `Local` their keys are decided here, under the identity of the request, and the others
 //   by their nodes. What these deny was not admitted here before: it would deny others until it is taken back. Otherwise the
 //   others are only looked at, for one of them may deny, and nothing is recorded for a request that the policy decides about.
