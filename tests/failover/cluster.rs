@@ -147,9 +147,9 @@ async fn node_hangs_from_the_start() {
     decides(DecidedBy::Store, &limiter, &of_it[1..]).await;
 }
 
-/// A node replies late, and more explanations are asked of it than are under way at once.
+/// More explanations are asked of a node than are under way at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slow_node_delays_no_call_to_another() {
+async fn explanations_of_a_silent_node_delay_no_call_to_another() {
     let (cluster, limiter, of_it, others) = steady_cluster().await;
     cluster.nodes[1].signal("STOP");
     let mut slow = JoinSet::new();
@@ -627,6 +627,9 @@ async fn open_request_is_in_all_logs_or_in_none() {
     let two = TwoNodes::start().await;
     let open = two.limiter.clone().failure_policy(FailurePolicy::Open);
     let node = two.node("alice").await;
+    // It has the script, and the first call that waits there is run.
+    assert!(open.check_all([(&many(), "alice")]).await.unwrap().is_admitted());
+    let before = node.call_count("zadd").await;
     node.signal("STOP");
     let decision = open.check_all([(&two.user, "alice"), (&two.ip, "bob")]).await.unwrap();
     assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
@@ -636,6 +639,8 @@ async fn open_request_is_in_all_logs_or_in_none() {
         two.limiter.peek("alice").await.is_ok_and(|it| it.remaining() == 1)
     })
     .await;
+    assert!(node.call_count("zadd").await > before, "it had the request");
+    two.node("bob").await.has_entries("tsw:{=bob}:ip:1h", 0).await;
 }
 
 /// A cancellation of the earlier log would arrive after the request, which the process has admitted, was written back.
@@ -746,7 +751,9 @@ async fn hang_up_before_a_node_fails_leaves_no_trace() {
     let both = two.limiter.check_all([(&two.user, "alice"), (&two.ip, "bob")]);
     assert!(timeout(Duration::from_millis(100), both).await.is_err());
     sleep(Duration::from_millis(1_500)).await;
-    two.node("alice").await.has_entries(LOG, 0).await;
+    let node = two.node("alice").await;
+    node.has_entries(LOG, 0).await;
+    assert!(node.call_count("zadd").await > 0, "it had the request");
     two.node("bob").await.has_entries("tsw:{=bob}:ip:1h", 0).await;
 }
 
@@ -1034,7 +1041,7 @@ async fn look_beside_a_silent_node_sees_the_other() {
 
 /// Two services name the keys in opposite orders. All ask in one, so that of two requests one comes first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn opposite_orders_of_two_services_starve_nobody() {
+async fn logs_are_asked_in_one_order_by_all() {
     let two = TwoNodes::start().await;
     assert!(two.user("alice").await.is_admitted());
     let node = two.node("bob").await;

@@ -93,7 +93,7 @@ async fn cancel_unanswered_frees_the_place(store: impl Store + Clone) {
 /// The client hangs up after Redis has admitted the request and before the reply arrives, so there is
 /// nothing to cancel yet.
 #[tokio::test]
-async fn hang_up_before_the_outcome_frees_the_place() {
+async fn hang_up_before_the_outcome_frees_the_place_only_if_told_to() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let store = patient_store(proxy.url()).await;

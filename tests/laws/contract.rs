@@ -51,7 +51,9 @@ async fn over_tls() {
     let redis = Redis::start().await;
     let port = tls::in_front_of(redis.port(), &files).await;
     let url = format!("rediss://127.0.0.1:{port}");
-    RedisStore::connect(url.clone()).await.expect_err("a certificate of an unknown authority");
+    let error =
+        RedisStore::connect(url.clone()).await.expect_err("a certificate of an unknown authority");
+    assert!(error.to_string().contains("UnknownIssuer"), "{error}");
     let servers = RedisServers::one(url).unwrap();
     // The server wants to know its clients too.
     let trusting = servers.clone().root_certificate(files.authority.clone());

@@ -261,7 +261,7 @@ async fn check_that_is_dropped_is_not_sent() {
 }
 
 #[tokio::test]
-async fn lost_reply_is_repeated_one_by_one() {
+async fn requests_of_a_call_without_a_reply_are_sent_again() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let store = patient().connect(proxy.url()).await.unwrap();

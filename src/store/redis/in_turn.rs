@@ -66,7 +66,7 @@ pub(super) fn task_of_calls_has_ended() -> StoreError {
 //   denials of the earlier logs are forgotten. That of the later one is true. Tests: `rolled_back_request_leaves_no_denial`
 //   and `denial_beside_another_rule_is_remembered`.
 // - Two requests for the same keys each have a place that the other one needs. All processes ask in the order of the keys, so
-//   that one of them comes first. Test: `opposite_orders_of_two_services_starve_nobody`.
+//   that one of them comes first. Test: `logs_are_asked_in_one_order_by_all`.
 // - Two logs of distinct values are in several slots, and the later one denies. The value stays in the earlier
 //   one until it has left the window, as if it was seen.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes what it began. What a
