@@ -80,19 +80,6 @@ async fn hold(extractor: impl KeyExtractor, table: Vec<(&str, Builder, Expected)
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_header_is_handled() {
-    let long = MARK.repeat(100_000);
-    let table = vec![
-        ("none", with(&[]), MISSING),
-        ("twice", with(&[("x-user-id", b"Lysistrata"), ("x-user-id", b"b")]), INVALID),
-        ("a list", with(&[("x-user-id", b"a, b")]), counts_for("a, b")),
-        ("no UTF-8", with(&[("x-user-id", b"\xff\xfe\x80")]), counts_for(*b"\xff\xfe\x80")),
-        ("1 MB", with(&[("x-user-id", long.as_bytes())]), counts_for(&long)),
-    ];
-    hold(key::header("x-user-id"), table).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn every_cookie_is_handled() {
     let cookie = |value: &[u8]| with(&[("cookie", value)]);
     let long = format!("a=b; sid={}", MARK.repeat(100_000));
