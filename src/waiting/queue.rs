@@ -257,7 +257,7 @@ fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u6
         if beyond == 0 || policy.refreshes() {
             return None;
         }
-        let (limit, window_us) = (u64::from(quota.limit()), quota.window_us());
+        let (limit, window_us) = (places_of(quota.limit(), cost), quota.window_us());
         let (from_us, windows) = match state.is_full() {
             true => (first_us.max(window_us), places.div_ceil(limit) - 1),
             false => (first_us, beyond.div_ceil(limit)),
@@ -265,6 +265,11 @@ fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u6
         Some((windows.saturating_mul(window_us).saturating_add(from_us), index))
     });
     waits.chain([first]).max()
+}
+
+/// Returns how many places of a limit requests of one cost take: what is less than the cost stays free.
+pub(super) fn places_of(limit: u32, cost: u32) -> u64 {
+    u64::from((limit - limit % cost.max(1)).max(1))
 }
 
 fn denied_behind(

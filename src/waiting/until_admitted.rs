@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::queue::{Turn, Waiter, has_quotas_of};
+use super::queue::{Turn, Waiter, has_quotas_of, places_of};
 use super::{WaitError, Waiting};
 use crate::error::StoreError;
 use crate::policy::Counts;
@@ -288,7 +288,7 @@ fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(Log
             let free = if state.is_full() { 0 } else { state.remaining() };
             let beyond = (of_others + u64::from(cost)).saturating_sub(free.into());
             if beyond > 0 {
-                let windows = beyond.div_ceil(quota.limit().into());
+                let windows = beyond.div_ceil(places_of(quota.limit(), cost));
                 let later_us = windows.saturating_mul(quota.window_us());
                 state.wait_us = state.wait_us.max(told_us.saturating_add(later_us));
             }

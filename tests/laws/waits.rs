@@ -722,10 +722,10 @@ fn queued() -> impl Strategy<Value = Queued> {
 /// Sends the last request again after the time that it was told.
 async fn play(queued: Queued) -> Result<(), TestCaseError> {
     let seconds = Duration::from_secs;
-    // A multiple of the cost: what stays free between those that wait can make the time too short.
     let policy = |log: usize, cost: u32, quotas: &[(u32, u64)]| {
-        let quotas =
-            quotas.iter().map(|(limit, window)| Quota::new(cost * limit, seconds(*window)));
+        // Also no multiple of the cost.
+        let quota = |(limit, window): &_| Quota::new(cost * limit + limit % cost, seconds(*window));
+        let quotas = quotas.iter().map(quota);
         let policy = Policy::new(["user", "tenant", "network"][log]).keep_for(TEN * 6);
         PolicyHandle::new(quotas.fold(policy, Policy::quota).budget())
     };
