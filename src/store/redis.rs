@@ -300,9 +300,12 @@ impl RedisStore {
             inner.journal.with(|state| state.admit(check, at, Origin::Redis));
             self.ensure_task();
         }
-        // Redis has not counted what was decided here meanwhile, or what it has lost.
+        // Redis has not counted what was decided here meanwhile, and does not know what it has lost.
         let is_unsure = is_lost || matches!(recorded, Ok(true));
-        if is_unsure && inner.local.holds_too_many(check) {
+        let is_banned = |log| inner.local.standing_ban(log).is_some();
+        if is_unsure && inner.local.holds_too_many(check)
+            || is_lost && check.logs.iter().any(is_banned)
+        {
             let _ = inner.local.settle_here(check, 0);
             inner.journal_cancellation(check)?;
             self.ensure_task();
