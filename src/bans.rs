@@ -182,7 +182,8 @@ impl Bans {
     /// Its log stays as full as it was, so that the next request can be denied and banned again. To forgive a key use
     /// [`Bans::pardon`].
     ///
-    /// The ban ends within a second in all processes that share the store.
+    /// The ban ends within a second in all processes that share the store. A [`RedisStore`](crate::RedisStore) keeps a small
+    /// mark of it for a year, as long as a ban may last that another process knows of.
     ///
     /// # Errors
     ///

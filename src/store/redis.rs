@@ -193,7 +193,8 @@ struct Sent {
 //   connection, which knows of the loss, and makes that good first. Tests:
 //   `value_that_is_denied_after_a_loss_was_not_seen` and `repeated_check_does_not_pass_because_of_a_loss`.
 // - A reply from before a loss is read after it, when another request has taken the place. The local log has too many entries
-//   then, too. Test: `late_reply_from_before_a_loss_is_written_back`.
+//   then, too. If that request's reply is read later, it finds the doubt that the first one has left in the log. Tests:
+//   `late_reply_from_before_a_loss_is_written_back` and `late_reply_read_before_a_later_one_does_not_share_its_place`.
 // - A cancellation overtakes the write of its admission. The local log drops the request first, so that no
 //   later write of the whole log contains it. If the journal concerns the request, its state there changes.
 //   Else the cancellation goes to Redis. Tests: `cancelled_request_stays_cancelled`.
@@ -297,7 +298,10 @@ impl RedisStore {
         let is_lost = inner.health.losses() != sent.losses;
         if is_lost {
             // Redis may have lost it since, and the rest of its logs may be written already.
-            inner.journal.with(|state| state.admit(check, at, Origin::Redis));
+            inner.journal.with_notice(|state| {
+                inner.local.doubt(check);
+                state.admit(check, at, Origin::Redis);
+            });
             self.ensure_task();
         }
         // Redis has not counted what was decided here meanwhile, and does not know what it has lost.
@@ -378,7 +382,7 @@ impl RedisStore {
             }
             Ok::<_, StoreError>(outcome)
         };
-        let decided = inner.journal.with(decide);
+        let decided = inner.journal.with_notice(decide);
         inner.local.report();
         self.ensure_task();
         let mut outcome = decided?;
@@ -415,7 +419,7 @@ impl Inner {
             };
             if since_loss.is_some_and(is_lost) {
                 // Who finds that the loss was seen finds the log in the journal.
-                self.journal.with(|state| {
+                self.journal.with_notice(|state| {
                     state.lose(log, losses);
                     self.local.see_loss(log, losses);
                 });

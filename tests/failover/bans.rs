@@ -219,6 +219,28 @@ async fn ban_lifted_after_a_loss_stays_lifted() {
     }
 }
 
+/// Redis has lost a ban and admits a request before the process knows of the loss.
+#[tokio::test]
+async fn ban_stands_for_a_request_that_redis_admits_after_a_loss() {
+    let redis = Redis::start().await;
+    let policy = PolicyHandle::new(user(5).penalty(Penalty::manual()));
+    let store = store(redis.url()).await;
+    let (limiter, bans) = (limiter(&policy, &store), Bans::new(&policy, store));
+    bans.impose("alice", HOUR, "spam").await.unwrap();
+    redis.run::<()>(&["FLUSHALL"]).await;
+    // Redis counts it before the loss is noticed, and its reply is read later.
+    let mut early = tokio_test::task::spawn(limiter.check("alice"));
+    assert!(early.poll().is_pending());
+    redis.has_entries(crate::LOG, 1).await;
+    let until = tokio::time::Instant::now() + Duration::from_millis(2_500);
+    while tokio::time::Instant::now() < until {
+        let _ = limiter.check("somebody else").await;
+        sleep(Duration::from_millis(20)).await;
+    }
+    let early = early.await.unwrap().is_admitted();
+    assert_eq!([early, admit(&limiter, "alice").await], [false, false]);
+}
+
 /// A client is banned in an outage. Its next ban is that of the next level.
 #[tokio::test]
 async fn ban_in_an_outage_raises_the_level() {

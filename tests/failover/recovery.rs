@@ -145,6 +145,29 @@ async fn late_reply_from_before_a_loss_is_written_back() {
     }
 }
 
+/// Two replies from around a loss, of which the one from before it is read first. Redis has counted each of them alone.
+#[tokio::test]
+async fn late_reply_read_before_a_later_one_does_not_share_its_place() {
+    let redis = Redis::start().await;
+    let limiter = limiter(user(1), &store(redis.url()).await);
+    let mut late = task::spawn(limiter.check("alice"));
+    assert_pending!(late.poll());
+    redis.has_entries(LOG, 1).await;
+    redis.run::<()>(&["FLUSHALL"]).await;
+    let until = Instant::now() + Duration::from_millis(2_500);
+    while Instant::now() < until {
+        let _ = limiter.check("somebody else").await;
+        sleep(Duration::from_millis(20)).await;
+    }
+    // The loss is noticed, and this process knows of no admission of alice.
+    let mut later = task::spawn(limiter.check("alice"));
+    assert_pending!(later.poll());
+    redis.has_entries(LOG, 1).await;
+    let late = late.await.unwrap().is_admitted();
+    let later = later.await.unwrap().is_admitted();
+    assert!(!(late && later), "both were admitted under a limit of one");
+}
+
 /// Checks of one log, all begun after a loss was noticed. One of them takes note of the loss of the
 /// log, and before it tells the journal, another goes to Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -71,7 +71,11 @@ impl Standstill {
                 is_whole,
             },
         });
-        of_stock.or(opening)
+        match opening {
+            // It stops the other SKUs too.
+            Some(opening) if !is_whole => Some(opening),
+            opening => of_stock.or(opening),
+        }
     }
 }
 

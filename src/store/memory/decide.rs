@@ -70,7 +70,7 @@ impl Inner {
             let outcome = &mut outcome.logs_mut()[index];
             let (shard, hash) = locked.shard(index);
             let Some(slot) = shard.find(hash, log) else { continue };
-            shard.logs[slot].decided_us = now_us;
+            shard.logs[slot].doubted_us = now_us;
             for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                 let wait_us = state.wait_us;
                 *state = shard.logs[slot].entries.state(now_us, *quota, 1);
@@ -114,8 +114,8 @@ impl Inner {
         strikes_lost
     }
 
-    /// Records a request in all of its logs, at an instant that is not later than now. Returns whether one of them has
-    /// decided about a request since `since_us`.
+    /// Records a request in all of its logs, at an instant that is not later than now. Returns whether one of them has got a
+    /// request that Redis may not know since `since_us`.
     ///
     /// It does not read the clock: entries that have expired since that instant can stay for a while.
     pub(super) fn try_record(
@@ -127,14 +127,14 @@ impl Inner {
     ) -> Result<bool, StoreError> {
         let mut locked = self.lock_all(&check.logs);
         self.add_to(&mut locked, check, at_us, loss)?;
-        let mut has_decided = false;
+        let mut is_doubted = false;
         for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
             let slot = shard.find(hash, log);
-            has_decided |= slot.is_some_and(|slot| shard.logs[slot].decided_us >= since_us);
+            is_doubted |= slot.is_some_and(|slot| shard.logs[slot].doubted_us >= since_us);
             self.drop_expired(shard, at_us, DROPPED_AT_ONCE);
         }
-        Ok(has_decided)
+        Ok(is_doubted)
     }
 
     /// Adds a request to the logs in which it takes a place, and makes those that are absent. Without room for

@@ -15,8 +15,8 @@ use crate::window::{BanRecord, Check, Cost, Entry, LogId, LogOutcome};
 
 impl MemoryStore {
     /// Records a request in all of its logs, as admitted at an instant, whatever the quotas are. `loss` is
-    /// the number of losses of data before it was admitted. Returns whether one of the logs has decided about a request
-    /// since an instant.
+    /// the number of losses of data before it was admitted. Returns whether one of the logs has got a request that
+    /// Redis may not know since an instant.
     pub(in crate::store) fn record(
         &self,
         check: &Check,
@@ -67,6 +67,13 @@ impl MemoryStore {
     /// Takes note that Redis may have lost a log.
     pub(in crate::store) fn see_loss(&self, log: &LogId, losses: u64) {
         self.with_log(log, |stored, _| stored.loss = stored.loss.max(losses));
+    }
+
+    /// Takes note that the logs of a check have a request that Redis may not know.
+    pub(in crate::store) fn doubt(&self, check: &Check) {
+        for log in &check.logs {
+            self.with_log(log, |stored, now_us| stored.doubted_us = now_us);
+        }
     }
 
     /// Returns a part of a log: the requests after the timestamp `after_us` that take about `most` places,

@@ -21,8 +21,8 @@ pub(super) struct StoredLog {
     policy: Arc<Policy>,
     /// The number of losses of data in Redis after which Redis was last known to have the log.
     pub(super) loss: u64,
-    /// When it has last admitted a request itself.
-    pub(super) decided_us: u64,
+    /// When it last got a request that Redis may not know: this store has admitted it itself, or Redis has lost it since.
+    pub(super) doubted_us: u64,
 }
 
 impl StoredLog {
@@ -73,7 +73,7 @@ impl Shard {
         let policy = self.policy_of(log);
         let due_us = at_us + policy.retention_us();
         let key = SmallVec::from_slice(log.key.as_bytes());
-        let stored = StoredLog { entries: Log::new(), key, policy, loss, decided_us: 0 };
+        let stored = StoredLog { entries: Log::new(), key, policy, loss, doubted_us: 0 };
         self.logs.insert(hash, stored, due_us)
     }
 

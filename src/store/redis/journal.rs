@@ -44,7 +44,7 @@ pub(super) enum Origin {
 /// It is nearly always empty, which can be read without the lock.
 pub(super) struct Journal {
     state: Mutex<State>,
-    /// The number of logs, updated before the lock is released. At least 1 while it is held.
+    /// The number of logs, updated before the lock is released.
     logs: AtomicUsize,
     fill: Fill,
 }
@@ -106,11 +106,18 @@ impl Journal {
         Self { state: Mutex::new(state), logs: AtomicUsize::new(0), fill }
     }
 
-    /// Calls `f` under the lock. The journal does not look empty meanwhile, so whoever sees a part of what `f` does
+    /// Does what [`Journal::with`] does. The journal does not look empty meanwhile, so whoever sees a part of what `f` does
     /// waits for the rest.
+    pub(super) fn with_notice<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        self.with(|state| {
+            self.logs.fetch_max(1, Ordering::SeqCst);
+            f(state)
+        })
+    }
+
+    /// Calls `f` under the lock.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        self.logs.fetch_max(1, Ordering::SeqCst);
         let result = f(&mut state);
         self.logs.store(state.logs.len(), Ordering::SeqCst);
         let requests = state.requests;

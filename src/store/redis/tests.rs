@@ -82,7 +82,9 @@ fn last_place_is_taken_once() {
             assert!(runtime.block_on(store.admit_one(&check(round))));
         }
         let one = |number: usize| {
-            let (store, check) = (store.clone(), check(round));
+            let store = store.clone();
+            let beside = |when| log(format!("{when} {round} {number}"));
+            let check = Check::new([beside("before"), log(round), beside("after")]);
             together.wait();
             match number % 2 {
                 0 => runtime.block_on(async { store.decide_as_in_an_outage(&check) }),
