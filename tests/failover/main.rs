@@ -19,6 +19,7 @@ mod soak;
 
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
+use tokio::time::{Duration, Instant, sleep};
 use tower_sliding_window::store::{RedisServers, Store};
 use tower_sliding_window::{
     DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
@@ -55,6 +56,15 @@ async fn until_decided_by(decided_by: DecidedBy, limiter: &Limiter) {
 
 async fn until_redis_decides(limiter: &Limiter) {
     until_decided_by(DecidedBy::Store, limiter).await;
+}
+
+/// Checks another key for as long as a process needs to notice that Redis has lost its data.
+async fn notice_a_loss(limiter: &Limiter) {
+    let until = Instant::now() + Duration::from_millis(2_500);
+    while Instant::now() < until {
+        let _ = limiter.check("somebody else").await;
+        sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// Returns a limiter for keys that nothing else uses.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use test_support::proxy::Fault;
 use test_support::{Redis, admit, admitted, eventually, patient_store};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 use tokio_test::{assert_pending, task};
 use tower_sliding_window::{
     Bans, DecidedBy, Decision, FailurePolicy, Limiter, Penalty, PolicyHandle,
 };
 
-use crate::{Far, LOG, limiter, store, until_redis_decides, user};
+use crate::{Far, LOG, limiter, notice_a_loss, store, until_redis_decides, user};
 
 /// What this process has admitted before the reset by another is gone. What it has admitted after it counts,
 /// also if the replies to the write-back take longer than the time between the two.
@@ -128,11 +128,7 @@ async fn late_reply_from_before_a_loss_is_written_back() {
         assert_pending!(late.poll());
         redis.has_entries(LOG, 2).await;
         redis.run::<()>(&["FLUSHALL"]).await;
-        let until = Instant::now() + Duration::from_millis(2_500);
-        while Instant::now() < until {
-            let _ = limiter.check("somebody else").await;
-            sleep(Duration::from_millis(20)).await;
-        }
+        notice_a_loss(&limiter).await;
         assert!(admit(&limiter, "alice").await);
         assert_eq!(redis.entries(LOG).await, 2, "the first and the third");
         let counts = late.await.unwrap().is_admitted();
@@ -154,11 +150,7 @@ async fn late_reply_read_before_a_later_one_does_not_share_its_place() {
     assert_pending!(late.poll());
     redis.has_entries(LOG, 1).await;
     redis.run::<()>(&["FLUSHALL"]).await;
-    let until = Instant::now() + Duration::from_millis(2_500);
-    while Instant::now() < until {
-        let _ = limiter.check("somebody else").await;
-        sleep(Duration::from_millis(20)).await;
-    }
+    notice_a_loss(&limiter).await;
     // The loss is noticed, and this process knows of no admission of alice.
     let mut later = task::spawn(limiter.check("alice"));
     assert_pending!(later.poll());
