@@ -292,7 +292,7 @@ impl RedisStore {
         if !outcome.admitted {
             return Ok(outcome);
         }
-        // At the local capacity nothing is recorded, and an outage refuses the key if it is new.
+        // At the local capacity a new log is not recorded, and an outage refuses the key.
         let at = outcome.timestamp.map_or(sent.at, |it| inner.clock.local(it, sent.at));
         let recorded = inner.local.record(check, at, sent.losses, sent.known_at);
         let is_lost = inner.health.losses() != sent.losses;
@@ -367,8 +367,12 @@ impl RedisStore {
         let share = share(check, error)?;
         let decide = |state: &mut journal::State| {
             let now = Instant::now();
-            if check.cost > 0 {
-                state.ensure_room(check, now)?;
+            if check.cost > 0
+                && let Err(full) = state.ensure_room(check, now)
+            {
+                // A denial needs none.
+                let looked = inner.local.decide(&share, false)?;
+                return if looked.admitted { Err(full) } else { Ok(looked) };
             }
             let is_known = check.repeated && inner.local.holds(check);
             let outcome = inner.local.decide(&share, true)?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
-use test_support::proxy::Fault;
+use test_support::proxy::{Fault, Proxy};
 use test_support::warnings::Warnings;
 use test_support::{Redis, admit, admit_cost, eventually};
 use tokio::time::sleep;
@@ -360,4 +360,92 @@ async fn cancellation_needs_no_room_in_a_full_journal() {
     redis.start_again();
     until_redis_decides(&limiter).await;
     redis.has_entries("tsw:{=alice}:user:1h", 2).await;
+}
+
+/// There is no room for the log of another user. That of all users is there, and must not lack what Redis has admitted.
+#[tokio::test]
+async fn local_log_lacks_no_admission_beside_a_log_without_room() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::builder().local_capacity(2).connect(redis.url()).await.unwrap();
+    let limiter = limiter(user(9), &store);
+    let [users, all] =
+        [user(9), Policy::new("all").quota(Quota::per_hour(3))].map(PolicyHandle::new);
+    let check = async |key: &'static str| {
+        limiter.check_all([(&users, key), (&all, "everyone")]).await.map(|it| it.is_admitted())
+    };
+    for key in ["alice", "bob", "carol"] {
+        assert!(check(key).await.unwrap(), "Redis has room for all");
+    }
+    redis.kill();
+    assert!(!check("alice").await.unwrap(), "three are three");
+}
+
+/// The journal is full when the cost of an earlier request becomes known.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settlement_finds_room_in_a_full_journal() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let store = RedisStore::builder().local_capacity(1).deny_cache(false);
+    let ours = limiter(user(10).budget(), &store.connect(proxy.url()).await.unwrap());
+    let before = admit_cost(&ours, 1).await;
+    proxy.set(Fault::Cut);
+    eventually("decided here", async || {
+        ours.check("alice").await.is_ok_and(|it| it.decided_by() == DecidedBy::LocalLog)
+    })
+    .await;
+    let full = ours.check("alice").await.unwrap_err();
+    assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    let settled = ours.settle(&before, 9).await;
+    assert_eq!(ours.peek("alice").await.unwrap().remaining(), 0, "here");
+    proxy.set(Fault::None);
+    let theirs = limiter(user(10).budget(), &redis.store().await);
+    eventually("written back", async || {
+        ours.peek("alice").await.is_ok() && theirs.peek("alice").await.unwrap().remaining() != 9
+    })
+    .await;
+    sleep(Duration::from_millis(700)).await;
+    let left = theirs.peek("alice").await.unwrap().remaining();
+    assert_eq!(left, 0, "{settled:?}");
+}
+
+/// The journal has no room for a request that the log of this process denies.
+#[tokio::test]
+async fn denial_needs_no_room_in_a_full_journal() {
+    let mut redis = Redis::start().await;
+    let store = RedisStore::builder().local_capacity(3).connect(redis.url()).await.unwrap();
+    let (ours, many) =
+        (limiter(user(2), &store), limiter(Policy::new("many").quota(Quota::per_hour(9)), &store));
+    redis.kill();
+    assert!(
+        admit(&ours, "alice").await && admit(&ours, "alice").await && admit(&many, "bob").await
+    );
+    let full = many.check("bob").await.unwrap_err();
+    assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    let denied = ours.check("alice").await.expect("a denial");
+    let wait = denied.denied().expect("two are two").retry_after();
+    assert!(wait > Duration::from_secs(3_590), "{wait:?}");
+}
+
+/// More has left the window of a budget than one call counts out, and Redis can't write down how much it has counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_that_can_not_count_out_a_budget_does_not_decide() {
+    for replica in [false, true] {
+        let redis = Redis::start().await;
+        let brief = Quota::new(10_000, Duration::from_secs(3));
+        let policy = user(10_000).quota(brief).budget();
+        let ours = limiter(policy, &store(redis.url()).await);
+        for _ in 0..1_100 {
+            admit_cost(&ours, 1).await;
+        }
+        sleep(Duration::from_millis(3_100)).await;
+        match replica {
+            false => redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await,
+            true => redis.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await,
+        }
+        let before = redis.call_count("evalsha").await;
+        let check = tokio::time::timeout(Duration::from_secs(3), ours.check("alice")).await;
+        let calls = redis.call_count("evalsha").await - before;
+        let decision = check.unwrap_or_else(|_| panic!("no decision, {calls} calls")).unwrap();
+        assert_eq!((decision.is_admitted(), decision.decided_by()), (true, DecidedBy::LocalLog));
+    }
 }

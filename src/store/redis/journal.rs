@@ -166,12 +166,21 @@ impl State {
 
     /// Returns an error if there is no room for a further request.
     pub(super) fn ensure_room(&mut self, check: &Check, now: Instant) -> Result<(), StoreError> {
+        self.ensure_room_within(check, now, self.capacity)
+    }
+
+    fn ensure_room_within(
+        &mut self,
+        check: &Check,
+        now: Instant,
+        capacity: usize,
+    ) -> Result<(), StoreError> {
         let is_new = |log: &&LogId| {
             self.logs.get(*log).is_none_or(|it| !it.requests.contains_key(&log.entry_id(check.id)))
         };
         let more = check.logs.iter().filter(is_new).count();
         let is_recent = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
-        if self.requests + more > self.capacity && !self.cleared_at.is_some_and(is_recent) {
+        if self.requests + more > capacity && !self.cleared_at.is_some_and(is_recent) {
             self.cleared_at = Some(now);
             let (requests, lost) = (&mut self.requests, &mut self.lost);
             self.logs.retain(|log, unwritten| {
@@ -179,7 +188,7 @@ impl State {
                 !unwritten.is_empty()
             });
         }
-        match self.requests + more <= self.capacity {
+        match self.requests + more <= capacity {
             true => Ok(()),
             false => Err(StoreError::Full { capacity: self.capacity }),
         }
@@ -200,7 +209,8 @@ impl State {
         cost: impl Fn(&LogId) -> u32,
         now: Instant,
     ) -> Result<(), StoreError> {
-        self.ensure_room(check, now)?;
+        // As many more: no admission takes the room of a settlement, without which Redis would admit too many.
+        self.ensure_room_within(check, now, self.capacity.saturating_mul(2))?;
         for (log, initial) in check.costs() {
             let Some(places) = log.settled_cost(cost(log)) else { continue };
             let earlier = self.logs.get(log).and_then(|it| it.requests.get(&check.id));
