@@ -115,9 +115,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COUNT", requires = "redis")]
     min_replicas: Option<u32>,
 
-    /// Opens the sale after this time, such as 30s or 5m. With Redis,
-    /// the first server of a prefix adds it to the time of Redis, and all others keep that opening,
-    /// also without this flag and after a restart. Without any opening the sale is open at once. A server that has no opening at its start sells, whatever the
+    /// Opens the sale after this time, such as 30s or 5m. With Redis, the first server of a prefix adds it to
+    /// the time of Redis, and all others keep that opening, also without this flag and after a restart. Without
+    /// any opening the sale is open at once. A server that has no opening at its start sells, whatever the
     /// others do later. For a new sale delete the key PREFIX:opening first.
     /// Requests before the opening count in the windows, so with --ban they can lead to bans before
     /// the opening.

@@ -85,7 +85,10 @@ pub(crate) async fn readyz(State(shop): State<Arc<Shop>>) -> Result<String, Prob
     let Some(Standstill { reason, hint, is_whole }) = Standstill::of(&shop) else {
         return Ok("ready".into());
     };
-    let (what, problem) = (format!("{reason} {hint}"), StatusCode::SERVICE_UNAVAILABLE);
-    let problem = Problem::new(problem, "not-ready", "Nothing is sold");
-    if is_whole { Err(problem.detail(what)) } else { Ok(format!("ready. {what}")) }
+    let what = format!("{reason} {hint}");
+    if !is_whole {
+        return Ok(format!("ready. {what}"));
+    }
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", "Nothing is sold");
+    Err(problem.detail(what))
 }

@@ -36,7 +36,7 @@ impl Wrong {
             check = check.at_cost(check.cost.min(1));
         }
         if self.has(Fault::IgnoresCostsOfLogs) {
-            check = check.at_cost(1);
+            check = check.at_cost(check.cost);
         }
         check
     }
