@@ -34,22 +34,19 @@ mod extension;
 pub(crate) mod extractor;
 mod header;
 mod ip;
-mod network;
 #[cfg(feature = "axum")]
 mod path;
 mod query;
 mod untrusted;
 pub(crate) mod value;
 
-#[cfg(test)]
-use http::request::Parts;
-
 pub use combine::{constant, first_of, hashed, optional, pair};
 pub use extension::extension;
 pub(crate) use extractor::{KeyError, KeyExtractor};
 pub use header::{bearer, cookie, header};
-pub use ip::{IpExtractor, TrustedProxies, TrustedProxiesError, client_ip, peer_ip};
-pub use network::PrefixLengthError;
+pub use ip::{
+    IpExtractor, PrefixLengthError, TrustedProxies, TrustedProxiesError, client_ip, peer_ip,
+};
 #[cfg(feature = "axum")]
 pub use path::path_param;
 pub use query::query;
@@ -58,9 +55,4 @@ pub(crate) use value::Key;
 /// Returns the key, or [`KeyError::Missing`] if there are no bytes.
 fn non_empty(bytes: &[u8]) -> Result<Key, KeyError> {
     if bytes.is_empty() { Err(KeyError::Missing) } else { Ok(Key::new(bytes)) }
-}
-
-#[cfg(test)]
-pub(crate) fn parts_of(request: http::request::Builder) -> Parts {
-    request.body(()).unwrap().into_parts().0
 }

@@ -151,15 +151,10 @@ impl TopOffenders {
         if let Decision::Denied(denied) = decision {
             for (log, outcome) in denied.usage().logs() {
                 if outcome.denies() {
-                    self.count(log);
+                    self.lock().count(log, Instant::now);
                 }
             }
         }
-    }
-
-    /// Counts a denial by a log.
-    pub(crate) fn count(&self, log: &LogId) {
-        self.lock().count(log, Instant::now);
     }
 
     /// It is locked for a look-up: the store has locked the log for longer.

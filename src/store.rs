@@ -93,7 +93,7 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 ///   last length, the last one repeats.
 /// - The key comes down one level for each [`Penalty::decay_time`] between the end of its last ban and
 ///   the next ban.
-/// - [`LogOutcome::with_ban`] sets the [`BanState`] of a log whose key is banned, or whose policy
+/// - [`LogOutcome::set_ban`] sets the [`BanState`] of a log whose key is banned, or whose policy
 ///   counted the request as a strike.
 ///
 /// The ban records are kept by the name of the policy and the key, and [`Store::ban`], [`Store::impose`],

@@ -3,7 +3,6 @@
 //! The module is pure. It does no I/O and reads no clock. Time is in microseconds since any fixed
 //! origin. Every store must decide exactly as this module does.
 
-mod ban_explanation;
 mod ban_record;
 mod check;
 mod costs;
@@ -16,7 +15,6 @@ mod outcome;
 mod serial;
 mod state;
 
-pub use self::ban_explanation::BanExplanation;
 pub use self::ban_record::Strike;
 pub(crate) use self::ban_record::{BanRecord, STRIKES_REASON};
 pub use self::check::Check;
@@ -24,7 +22,7 @@ pub(crate) use self::check::add_distinct;
 pub(crate) use self::costs::{Cost, Entry};
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 pub(crate) use self::explanation::MAX_LISTED;
-pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
+pub use self::explanation::{BanExplanation, Explanation, LoggedAdmission, QuotaExplanation};
 pub(crate) use self::log::Log;
 pub use self::log_id::{LogCost, LogId};
 pub use self::outcome::{DecidedBy, LogOutcome, Outcome};

@@ -121,11 +121,6 @@ impl Config {
         self.cancel_if.is_some() || self.cancel_unanswered
     }
 
-    /// Returns whether the response of a request tells what it takes of its budgets.
-    pub(super) fn settles(&self) -> bool {
-        self.head_cost.is_some() || self.body_cost.is_some()
-    }
-
     pub(super) fn shows_headers_on_success(&self) -> bool {
         self.headers_on_success && self.headers != RateLimitHeaders::None
     }

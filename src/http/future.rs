@@ -150,7 +150,8 @@ where
                         let ends = |log: &LogId| permit.is_none() || ends_with_head(log);
                         cancel = SettleHandle::of(store, check, ends);
                     }
-                    if is_counted && self.config.settles() {
+                    let Config { head_cost, body_cost, .. } = &*self.config;
+                    if is_counted && (head_cost.is_some() || body_cost.is_some()) {
                         budgets = SettleHandle::of(store, check, LogId::is_budget);
                     }
                 }

@@ -1,13 +1,13 @@
 //! [`Rule`]: a policy, or a choice of policies, together with a key extractor.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use http::request::Parts;
 use smallvec::SmallVec;
 
 use crate::key::{Key, KeyError, KeyExtractor};
-use crate::policy::{Policy, PolicyHandle};
+use crate::policy::PolicyHandle;
 use crate::telemetry;
 use crate::window::{LogId, add_distinct};
 
@@ -36,24 +36,6 @@ struct KeyStats {
     found: AtomicBool,
     missing: AtomicU32,
     not_provided: AtomicBool,
-    /// The policy of the last request in shadow mode, and the same without its penalty.
-    bare: Mutex<Option<(Arc<Policy>, Arc<Policy>)>>,
-}
-
-impl KeyStats {
-    /// Returns a policy without its penalty, for all requests the same one: each log keeps it.
-    fn without_penalty(&self, policy: Arc<Policy>) -> Arc<Policy> {
-        let mut known = self.bare.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((of, bare)) = &*known
-            && Arc::ptr_eq(of, &policy)
-        {
-            return bare.clone();
-        }
-        let mut bare = policy.clone();
-        Arc::make_mut(&mut bare).remove_penalty();
-        *known = Some((policy, bare.clone()));
-        bare
-    }
 }
 
 impl Rule {
@@ -99,7 +81,7 @@ impl Rule {
         };
         // The store would enforce the bans of a shadow.
         if shadow && policy.get_penalty().is_some() {
-            policy = self.stats.without_penalty(policy);
+            Arc::make_mut(&mut policy).remove_penalty();
         }
         let key = match &self.prefix {
             Some(prefix) if !policy.is_named() => prefix.join(&key),

@@ -99,7 +99,11 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::key::{header, parts_of};
+    use crate::key::header;
+
+    fn parts_of(request: http::request::Builder) -> Parts {
+        request.body(()).unwrap().into_parts().0
+    }
 
     #[test]
     fn extractors_combine() {

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
-use super::network::Networks;
+use super::ip::Networks;
 
 /// The length of the longest key that is not hashed, in bytes.
 const LONGEST_KEY: usize = 128;

@@ -166,16 +166,6 @@ impl PolicyChange {
         self.after.name()
     }
 
-    /// Returns the policy before the change, or `None` if there was none of this name.
-    pub fn before(&self) -> Option<&Policy> {
-        self.before.as_deref()
-    }
-
-    /// Returns the policy after the change.
-    pub fn after(&self) -> &Policy {
-        &self.after
-    }
-
     /// Returns whether the logs begin anew, without the requests that were admitted before, because a
     /// window is longer than the old logs were kept, or because [`Policy::keep_for`] has changed.
     pub fn begins_new_logs(&self) -> bool {

@@ -46,7 +46,6 @@ const DROPPED_AT_ONCE: usize = 2;
 /// use tower_sliding_window::MemoryStore;
 ///
 /// let store = MemoryStore::with_capacity(100_000);
-/// assert_eq!(store.capacity(), 100_000);
 /// assert!(store.is_empty());
 /// ```
 #[derive(Clone)]
@@ -116,13 +115,6 @@ impl MemoryStore {
     /// At 80 % of the capacity the store warns, with the feature `tracing`, and increments the gauge
     /// `sliding_window_memory_nearly_full`. It warns again only after it has fallen below 70 %.
     /// Requests without room are counted in `sliding_window_memory_full_total`.
-    ///
-    /// ```
-    /// use tower_sliding_window::MemoryStore;
-    ///
-    /// let store = MemoryStore::with_capacity(4_000_000); // up to 1.1 GB with `5/60s`
-    /// assert_eq!(store.capacity(), 4_000_000);
-    /// ```
     pub fn with_capacity(capacity: usize) -> Self {
         Self(Arc::new(Inner {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -138,11 +130,6 @@ impl MemoryStore {
             due_us: AtomicU64::new(u64::MAX),
             sweep: Mutex::default(),
         }))
-    }
-
-    /// Returns how many logs the store can hold.
-    pub fn capacity(&self) -> usize {
-        self.0.capacity
     }
 
     /// Returns how many logs the store holds, expired ones included.
@@ -299,7 +286,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("logs", &self.len())
-            .field("capacity", &self.capacity())
+            .field("capacity", &self.0.capacity)
             .finish_non_exhaustive()
     }
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::ban_explanation::BanExplanation;
 use super::costs::Entry;
+use super::explanation::BanExplanation;
 use crate::policy::Penalty;
 use crate::time::micros;
 

@@ -65,12 +65,6 @@ impl LogOutcome {
         Self { quotas: quotas.into_iter().collect(), is_read: true, ban: BanState::default() }
     }
 
-    /// Sets the ban of the log's key. Defaults to none.
-    pub fn with_ban(mut self, ban: BanState) -> Self {
-        self.ban = ban;
-        self
-    }
-
     pub(crate) fn empty(policy: &Policy) -> Self {
         let state =
             |quota: &Quota| QuotaState { remaining: quota.limit(), ..QuotaState::default() };
@@ -127,7 +121,8 @@ impl LogOutcome {
         &mut self.quotas
     }
 
-    pub(crate) fn set_ban(&mut self, ban: BanState) {
+    /// Sets the ban of the log's key. Defaults to none.
+    pub fn set_ban(&mut self, ban: BanState) {
         self.ban = ban;
     }
 

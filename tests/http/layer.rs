@@ -234,21 +234,3 @@ fn override_follows_the_policy() {
     assert_eq!(now.log_name(), policy.get().log_name(), "a shorter window keeps the log");
     assert_eq!((now.to_string(), of_alice.get()), ("9/1s".to_owned(), now), "the same handle");
 }
-
-/// Each log keeps the policy of its check, which in shadow mode has no penalty.
-#[tokio::test(start_paused = true)]
-async fn logs_share_one_policy_in_shadow_mode() {
-    let policies = Arc::new(Mutex::new(Vec::new()));
-    let seen = policies.clone();
-    let policy = Policy::new("user").quota(Quota::per_hour(5)).penalty("3/10m:1h".parse().unwrap());
-    let layer = by_user(policy, MemoryStore::new()).shadow(true).on_decision(move |decision| {
-        let (log, _) = decision.usage().logs().next().unwrap();
-        seen.lock().unwrap().push(log.policy.clone());
-    });
-    let service = layer.layer(service_fn(ok));
-    for user in ["alice", "bob"] {
-        assert_eq!(status(&service, user).await, OK);
-    }
-    let policies = policies.lock().unwrap();
-    assert!(Arc::ptr_eq(&policies[0], &policies[1]) && policies[0].get_penalty().is_none());
-}

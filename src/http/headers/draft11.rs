@@ -9,24 +9,14 @@ use crate::policy::Counts;
 use crate::quota::Quota;
 use crate::window::Usage;
 
-pub(super) const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(super) const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Inserts `RateLimit-Policy`, which shows the quotas, and `RateLimit`, which shows what is left.
-pub(super) fn insert(headers: &mut HeaderMap, usage: &Usage) {
-    let (policies, limits) = values(usage);
-    for (name, value) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
-        if !value.is_empty() {
-            super::insert(headers, name, value);
-        }
-    }
-}
-
-/// Returns the values of the two fields, in this order.
 ///
 /// Each is a list of items with parameters, as in
 /// [RFC 9651, section 3.1](https://www.rfc-editor.org/rfc/rfc9651#section-3.1).
-pub(super) fn values(usage: &Usage) -> (HeaderValue, HeaderValue) {
+pub(super) fn insert(headers: &mut HeaderMap, usage: &Usage) {
     let (mut policies, mut limits) = (String::with_capacity(64), String::with_capacity(64));
     for (log, outcome) in usage.logs() {
         let counts = log.policy.counts();
@@ -59,7 +49,11 @@ pub(super) fn values(usage: &Usage) -> (HeaderValue, HeaderValue) {
             }
         }
     }
-    (field(policies), field(limits))
+    for (name, list) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, limits)] {
+        if !list.is_empty() {
+            super::insert(headers, name, field(list));
+        }
+    }
 }
 
 fn push_item(list: &mut String, policy: &str, quota: Option<Quota>) {

@@ -116,12 +116,6 @@ impl<'a> Player<'a> {
                     }
                 }
             }
-            Step::Cancel(index) => {
-                if let Some(check) = self.earlier(index) {
-                    let was_there = self.store.settle(&check, 0).await;
-                    same(self.model.settle(&check, 0), was_there)?;
-                }
-            }
             Step::Settle(index, cost) => {
                 if let Some(check) = self.earlier(index) {
                     let was_there = self.store.settle(&check, cost).await;

@@ -28,8 +28,7 @@ pub(in crate::store) enum Step {
     /// Renews the leases of an earlier check.
     Renew(usize),
     Peek(Vec<(usize, usize, u32)>),
-    Cancel(usize),
-    /// An earlier check and the number of places that it takes from now on.
+    /// An earlier check and the number of places that it takes from now on, 0 if it is cancelled.
     Settle(usize, u32),
     /// The same in one log of the earlier check, given by its index.
     SettleInOne(usize, u32, usize),
@@ -60,7 +59,7 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         5..15 => Step::Check(logs(random, 0..6)),
         15..17 => Step::Repeat(random.usize(..1 << 16)),
         17 => Step::Peek(logs(random, 0..6)),
-        18..20 => Step::Cancel(random.usize(..1 << 16)),
+        18..20 => Step::Settle(random.usize(..1 << 16), 0),
         20 => Step::Reset(of_any_kind(random), random.usize(0..2)),
         21 => Step::Lift(of_any_kind(random), random.usize(0..2)),
         22 | 23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
