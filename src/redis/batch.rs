@@ -165,12 +165,13 @@ impl<R: BatchedRequest> Batch<R> {
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
         let is_gone = sending_for.is_none_or(|time| time > self.client.response_timeout);
+        let replies = queue.replies;
         if queue.waiting.len() >= MOST_WAITING {
+            let first = queue.waiting.front().map_or(replies, |first| first.replies);
             drop(queue);
-            let _ = caller.send(Err(StoreError::Overloaded));
+            let _ = caller.send(Err(waited_too_long(first, replies)));
             return;
         }
-        let replies = queue.replies;
         queue.waiting.push_back(Waiting { request, since: now, replies, caller });
         let is_more = !is_sending || queue.waiting.len().is_multiple_of(MOST);
         if is_gone || is_more && queue.tasks < MOST_CALLS {

@@ -170,12 +170,7 @@ impl CircuitBreaker {
         let breaker = self.clone();
         tokio::spawn(async move {
             let Ok((_, number)) = breaker.connection().await else { return };
-            let look = async |mut connection: Connection| {
-                read_mark(&mut connection, &breaker.mark).await.map_err(reply::error)
-            };
-            if let Ok(mark) = breaker.call(look).await {
-                breaker.see_mark(mark);
-            }
+            let _ = breaker.look().await;
             if let Some(master) = breaker.connector.master().await
                 && breaker.is_another_master(&master)
             {
@@ -184,6 +179,15 @@ impl CircuitBreaker {
                 breaker.give_up(number, true, LEAST_AGE, &error);
             }
         });
+    }
+
+    /// Looks whether the data is still there.
+    pub(super) async fn look(self: &Arc<Self>) -> Result<(), StoreError> {
+        let look = async |mut connection: Connection| {
+            read_mark(&mut connection, &self.mark).await.map_err(reply::error)
+        };
+        self.see_mark(self.call(look).await?);
+        Ok(())
     }
 
     /// Makes a call, and waits for the reply until the connection is silent or broken. The caller is a task that nobody

@@ -128,6 +128,18 @@ impl Client {
         }
     }
 
+    /// Looks whether the server of a log still has its data.
+    pub(crate) async fn look(&self, log: &LogId) -> Result<(), StoreError> {
+        let breaker = match &self.backend {
+            Backend::One(breaker) => Some(breaker.clone()),
+            Backend::Cluster(cluster) => cluster.breaker_of(&self.keys.log(log)),
+        };
+        let breaker = breaker.ok_or(StoreError::Unavailable)?;
+        // The caller may leave, and a call may not be dropped.
+        let looked = tokio::spawn(async move { breaker.look().await }).await;
+        looked.unwrap_or_else(|_| Err(task_has_ended()))
+    }
+
     /// Returns the number of the server that has a log, if a call to it may have logs of several keys.
     pub(super) fn number_of(&self, log: Option<&LogId>) -> Option<usize> {
         match (&self.backend, log) {

@@ -247,7 +247,10 @@ impl RedisStore {
         let generations = inner.denials.generations(&check.logs);
         let sent = Sent { at: Instant::now(), known_at, losses, generations };
         let outcome = self.check(check.clone()).await?;
-        inner.note_bans(check, &sent, &outcome);
+        // A ban that is gone was lifted, unless Redis has lost it: `FLUSHALL` breaks no connection.
+        if !inner.lacks_a_ban(check, &outcome) || inner.client.look(&check.logs[0]).await.is_ok() {
+            inner.note_bans(check, &sent, &outcome);
+        }
         Ok((sent, outcome))
     }
 
@@ -490,11 +493,23 @@ impl Inner {
         self.journal.with(|state| state.settle(check, |_| 0, Instant::now()))
     }
 
+    /// Returns whether an outcome knows nothing of a ban that is known here.
+    fn lacks_a_ban(&self, check: &Check, outcome: &Outcome) -> bool {
+        check.logs.iter().zip(outcome.logs()).any(|(log, log_outcome)| {
+            let is_free = log_outcome.is_read() && log_outcome.ban().remaining().is_zero();
+            is_free && self.local.standing_ban(log).is_some()
+        })
+    }
+
     /// Takes note of the bans in an outcome, for an outage.
     ///
     /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
     /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it.
     fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome) {
+        if check.repeated && outcome.admitted {
+            // What was recorded earlier passes whatever the bans are.
+            return;
+        }
         let is_same = self.denials.generations(&check.logs).into_iter().zip(&sent.generations);
         let is_same = is_same.map(|(now, sent)| now == *sent);
         for ((log, log_outcome), is_same) in check.logs.iter().zip(outcome.logs()).zip(is_same) {
@@ -530,6 +545,7 @@ impl Inner {
                 // Without a length it is only seen again.
                 let length = if is_known { Duration::ZERO } else { length };
                 self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
+                self.note_ban_if_lost(log, sent.losses);
             }
         }
     }
@@ -558,6 +574,9 @@ fn share<'a>(check: &'a Check, error: &StoreError) -> Result<Cow<'a, Check>, Sto
 
 impl Store for RedisStore {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+        if check.logs.is_empty() {
+            return StoreFuture::ready(Ok(Outcome::new(true, [])));
+        }
         // What Redis does not know of another log concerns no denial by this one.
         let is_unwritten = |(log, outcome): (&LogId, &LogOutcome)| {
             outcome.is_read() && self.0.journal.has(std::slice::from_ref(log))
@@ -571,6 +590,9 @@ impl Store for RedisStore {
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+        if check.logs.is_empty() {
+            return self.admit(check);
+        }
         StoreFuture::later(self.clone().look_in_turn(Arc::new(check.clone())))
     }
 
@@ -593,25 +615,21 @@ impl Store for RedisStore {
         // Locally first: nothing that is written from now on contains the earlier number of places.
         let was_here = self.0.local.settle_here(check, cost);
         let now = Instant::now();
-        let noted = self.0.journal.with(|state| {
+        let (is_noted, noted) = self.0.journal.with(|state| {
             let is_noted = check.logs.iter().map(|log| state.concerns(log, check.id));
             let is_noted: SmallVec<[bool; 2]> = is_noted.collect();
-            if is_noted.contains(&true) {
-                state.settle(&check.part(|index| is_noted[index]), |_| cost, now)?;
-            }
-            Ok(is_noted)
+            let noted = match is_noted.contains(&true) {
+                true => state.settle(&check.part(|index| is_noted[index]), |_| cost, now),
+                false => Ok(()),
+            };
+            (is_noted, noted)
         });
         self.ensure_task();
-        let (rest, was_noted) = match noted {
-            Ok(is_noted) => {
-                let rest = Arc::new(check.part(|index| !is_noted[index]));
-                (rest, was_here && is_noted.contains(&true))
-            }
-            Err(error) => return StoreFuture::ready(Err(error)),
-        };
+        let rest = Arc::new(check.part(|index| !is_noted[index]));
         if rest.logs.is_empty() {
-            return StoreFuture::ready(Ok(was_here));
+            return StoreFuture::ready(noted.map(|()| was_here));
         }
+        let was_noted = was_here && is_noted.contains(&true);
         let this = self.clone();
         StoreFuture::later(async move {
             let settled = match begin(this.settle_or_note(rest, cost, was_here), &Handle::current())
@@ -619,7 +637,8 @@ impl Store for RedisStore {
                 Ok(settled) => settled,
                 Err(task) => task.await.map_err(|_| in_turn::task_of_calls_has_ended())?,
             };
-            settled.map(|was_there| was_there || was_noted)
+            // Without room in the journal the rest is settled all the same.
+            noted.and(settled).map(|was_there| was_there || was_noted)
         })
     }
 
@@ -652,14 +671,26 @@ impl Store for RedisStore {
     ) -> StoreFuture<Ban> {
         let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
         StoreFuture::later(async move {
+            // A ban is imposed once. A connection that was closed while nobody used it fails here.
+            let _ = this.0.client.look(&log).await;
             this.make_good_bans(&log).await;
-            this.0.impose(&log, duration, &reason, only_longer).await
+            let imposed = this.0.impose(&log, duration, &reason, only_longer).await;
+            this.ensure_task();
+            imposed
         })
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {
         let (this, log) = (self.clone(), log.clone());
-        StoreFuture::later(async move { this.0.lift(&log).await })
+        StoreFuture::later(async move {
+            // A task of its own, because the caller may leave between the two.
+            let lifted = tokio::spawn(async move {
+                // As in `impose`.
+                let _ = this.0.client.look(&log).await;
+                this.0.lift(&log).await
+            });
+            lifted.await.unwrap_or_else(|_| Err(in_turn::task_of_calls_has_ended()))
+        })
     }
 
     fn bans(&self, policy: &Arc<Policy>, cursor: u64, count: usize) -> StoreFuture<BanPage> {

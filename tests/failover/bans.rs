@@ -362,7 +362,7 @@ async fn ban_of_another_process_is_the_same_after_a_restart() {
 /// which meets no ban.
 #[tokio::test]
 async fn ban_outlives_a_flush() {
-    for peeks in [false, true] {
+    for (peeks, has_looked) in [(false, false), (true, false), (false, true)] {
         let redis = Redis::start().await;
         let (limiter, bans) = process(&store(redis.url()).await);
         let (_, their_bans) = process(&store(redis.url()).await);
@@ -372,6 +372,11 @@ async fn ban_outlives_a_flush() {
             assert!(!admit(&limiter, user).await, "and so it is known here");
         }
         sleep(Duration::from_millis(1_200)).await;
+        if has_looked {
+            // The next look is a second later. What is checked until then finds no ban.
+            assert!(admit(&limiter, "bob").await);
+            sleep(Duration::from_millis(200)).await;
+        }
         redis.run::<()>(&["FLUSHALL"]).await;
         for user in ["mallory", "trudy"] {
             match peeks {
@@ -385,6 +390,42 @@ async fn ban_outlives_a_flush() {
                 async || limiter.check(user).await.unwrap().usage().banned_for().is_some();
             eventually("it is known again", is_banned).await;
         }
+    }
+}
+
+/// The replies to who bans, and to who meets a ban, are read after Redis has lost it.
+#[tokio::test]
+async fn ban_that_is_lost_before_its_reply_is_read_is_written_back() {
+    for is_met in [false, true] {
+        let redis = Redis::start().await;
+        let (limiter, bans) = process(&store(redis.url()).await);
+        assert!(admit(&limiter, "alice").await);
+        if is_met {
+            let (_, their_bans) = process(&store(redis.url()).await);
+            their_bans.impose("mallory", HOUR, "spam").await.unwrap();
+        }
+        let looks = redis.call_count("hmget").await;
+        let mut late = task::spawn(async {
+            match is_met {
+                true => admit(&limiter, "mallory").await,
+                false => !bans.impose("mallory", HOUR, "spam").await.unwrap().is_new,
+            }
+        });
+        for waits in 0.. {
+            // A ban is imposed after another call. It is not polled again before Redis had time for both.
+            if waits % 50 == 0 {
+                assert_pending!(late.poll());
+            }
+            sleep(Duration::from_millis(10)).await;
+            if redis.call_count("hmget").await > looks {
+                break;
+            }
+        }
+        redis.run::<()>(&["FLUSHALL"]).await;
+        notice_a_loss(&limiter).await;
+        assert!(!late.await);
+        assert!(!admit(&limiter, "mallory").await);
+        assert_eq!(redis.run::<i64>(&["EXISTS", "tsw:{=mallory}:user:ban"]).await, 1);
     }
 }
 

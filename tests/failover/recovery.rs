@@ -259,6 +259,7 @@ async fn connection_that_was_closed_while_idle_fails_no_call() {
     is_closed().await;
     // A call counts out what has left of a budget before it is explained.
     assert_eq!(budget.explain("alice").await.unwrap().decided_by, DecidedBy::Store);
+    is_closed().await;
     bans.impose("alice", Duration::from_secs(3600), "by mistake").await.unwrap();
     is_closed().await;
     assert!(bans.get("alice").await.unwrap().is_some());
@@ -266,6 +267,8 @@ async fn connection_that_was_closed_while_idle_fails_no_call() {
     assert_eq!(bans.list().await.unwrap().len(), 1);
     is_closed().await;
     limiter.reset("alice").await.unwrap();
+    is_closed().await;
+    assert!(bans.lift("alice").await.unwrap());
 }
 
 /// A log that takes many calls to write is written whole, and Redis decides about it again at once.

@@ -351,13 +351,6 @@ async fn denial_behind_others_names_the_log_that_they_wait_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_without_a_log_is_an_admission() {
-    let limiter = full().await;
-    let none: [(Quota, &str); 0] = [];
-    assert!(limiter.until_admitted_all(|| none, None).await.is_ok());
-}
-
-#[tokio::test(start_paused = true)]
 async fn caller_that_may_not_wait_ends_no_wait_of_another() {
     let checks = AtomicUsize::new(0);
     let reply = move |_: &Check| {

@@ -9,7 +9,8 @@ use test_support::{Redis, admit_cost, on_every_store};
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Admitted, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+    Admitted, DecidedBy, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
+    StoreError,
 };
 
 #[tokio::test]
@@ -74,7 +75,16 @@ async fn admit(store: &(impl Store + Clone), policy: Policy) -> Option<Admitted>
     Limiter::new(policy, store.clone()).check("alice").await.unwrap().admitted().cloned()
 }
 
-on_every_store!(another_name_or_retention_has_another_log);
+on_every_store!(another_name_or_retention_has_another_log, request_without_a_log_is_admitted);
+
+async fn request_without_a_log_is_admitted(store: impl Store + Clone) {
+    let limiter = Limiter::new(Quota::per_minute(1), store).failure_policy(FailurePolicy::Closed);
+    let none: [(Quota, &str); 0] = [];
+    let decision = limiter.check_all(none).await.unwrap();
+    assert!(decision.is_admitted() && decision.decided_by() == DecidedBy::Store);
+    assert!(limiter.until_admitted_all(|| none, None).await.is_ok());
+    assert!(limiter.check("alice").await.unwrap().is_admitted());
+}
 
 async fn another_name_or_retention_has_another_log(store: impl Store + Clone) {
     let other = || policy("1/60s").named("other");

@@ -98,7 +98,7 @@
 //! | | for each message | stored for each sender |
 //! |---|---|---|
 //! | in process | a mutex, and a comparison with each text in the window if there are as many as the rule counts | up to 64 fingerprints, and as many timestamps and peers as the highest count |
-//! | on Redis | a look for the mute, which shares its call with others, and one script call; two more if a rule is triggered; fingerprints are transferred only if they could lengthen a mute | the same in up to three ZSETs, and the length of the mute that stands: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints`, `:muted` |
+//! | on Redis | a look for the mute, which shares its call with others, and one script call; three more if a rule is triggered; fingerprints are transferred only if they could lengthen a mute | the same in up to three ZSETs, and the length of the mute that stands: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints`, `:muted` |
 //!
 //! A text is kept as a fingerprint: 4 bytes for each letter or word, and at most 258 bytes, whatever the
 //! length of the text. So 64 texts of a sender take at most 18 KB to transfer. Each Redis key has a TTL of

@@ -151,7 +151,7 @@ impl SpeechMonitor {
     /// Records a message and decides whether to deliver it.
     ///
     /// Takes a look for the sender's mute, which shares its call of the store with others, and one call
-    /// to record the message; two more if the message triggers a rule.
+    /// to record the message; three short ones more if the message triggers a rule.
     ///
     /// If the store fails, a mute that this process has seen still holds until it ends.
     ///

@@ -97,7 +97,10 @@ impl MemoryStore {
         let (hash, shard) = self.0.lock_one(log);
         let Some(slot) = shard.find(hash, log) else { return (Vec::new(), None) };
         let now_us = self.0.now_us();
-        let entries = shard.logs[slot].entries.live_costs(now_us, log.policy.retention_us());
+        let retention_us = log.policy.retention_us();
+        // Those of earlier parts are not read again.
+        let since_us = after_us.map_or(retention_us, |it| now_us.saturating_sub(it));
+        let entries = shard.logs[slot].entries.live_costs(now_us, retention_us.min(since_us));
         let is_after = |(entry, _): &(Entry, Cost)| after_us.is_none_or(|it| entry.at_us > it);
         let (mut requests, mut last_us) = (Vec::new(), None);
         for (entry, cost) in entries.filter(is_after) {

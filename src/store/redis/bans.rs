@@ -39,14 +39,22 @@ impl Inner {
         only_longer: bool,
     ) -> Result<Ban, StoreError> {
         let length = (micros(duration), micros(duration), 0);
-        let client = self.client.once();
+        let (losses, client) = (self.health.losses(), self.client.once());
         let reply = requests::impose(&client, log, length, reason, NOW, only_longer).await?;
         // An admission that is under way must not lift it.
         self.denials.forget(std::slice::from_ref(log));
         // The local ban holds in an outage.
         let ban = reply.ban;
         self.local.restore_ban(log, ban.remaining, &ban.reason, Some(reply.timestamp));
+        self.note_ban_if_lost(log, losses);
         Ok(ban)
+    }
+
+    /// Has a ban written that was read when Redis had lost less.
+    pub(super) fn note_ban_if_lost(&self, log: &LogId, losses: u64) {
+        if self.health.losses() != losses {
+            self.journal.with(|state| state.ban(log));
+        }
     }
 
     pub(super) async fn lift(&self, log: &LogId) -> Result<bool, StoreError> {

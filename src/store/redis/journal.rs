@@ -230,7 +230,7 @@ impl State {
         self.requests += usize::from(is_new);
     }
 
-    /// Takes note of a ban that this process has imposed.
+    /// Takes note of a ban that Redis may not have.
     pub(super) fn ban(&mut self, log: &LogId) {
         // Under this policy, which has a penalty: what was noted before may be under one that has none.
         let unwritten = self.logs.remove(log).unwrap_or_default();
@@ -240,11 +240,13 @@ impl State {
     /// Takes note that Redis may lack anything of a log. What was written since that loss is not written
     /// again.
     pub(super) fn lose(&mut self, log: &LogId, loss: u64) {
+        if log.policy.get_penalty().is_some() {
+            self.ban(log);
+        }
         let unwritten = self.unwritten(log);
         if unwritten.whole.is_none_or(|whole| whole.loss < loss) {
             unwritten.whole = Some(Whole { loss, after_us: None });
         }
-        unwritten.has_ban = true;
     }
 
     fn unwritten(&mut self, log: &LogId) -> &mut Unwritten {

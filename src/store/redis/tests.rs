@@ -214,6 +214,85 @@ async fn late_denial_brings_no_lifted_ban_back() {
     assert!(store.0.local.standing_ban(&log).is_none());
 }
 
+/// A route whose policy has no penalty shares the log of one that has one.
+#[tokio::test]
+async fn ban_is_written_back_beside_a_policy_without_a_penalty() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let strict =
+        Policy::new("user").quota(Quota::per_hour(LIMIT)).penalty("1/1h:1h".parse().unwrap());
+    let strict = LogId::new(Arc::new(strict), "mallory");
+    Store::impose(&store, &strict, Duration::from_secs(3_600), "by hand", false).await.unwrap();
+    assert!(!store.admit_one(&Check::new([strict.clone()])).await);
+    server.run::<i64>(&["DEL", "tsw:{=mallory}:user:ban"]).await;
+    sleep(Duration::from_millis(2)).await;
+    store.0.health.record_loss();
+    sleep(Duration::from_millis(2)).await;
+    assert!(store.decide_as_in_an_outage(&check("mallory")));
+    assert!(!store.admit_one(&Check::new([strict])).await);
+    assert_eq!(server.run::<i64>(&["EXISTS", "tsw:{=mallory}:user:ban"]).await, 1);
+}
+
+/// What was recorded before the ban still counts, and says nothing about the ban.
+#[tokio::test]
+async fn repeated_check_lifts_no_ban() {
+    let mut server = Redis::start().await;
+    let store = store(server.url()).await;
+    let policy =
+        Policy::new("user").quota(Quota::per_hour(LIMIT)).penalty("1/1h:1h".parse().unwrap());
+    let log = LogId::new(Arc::new(policy), "mallory");
+    let mut first = Check::new([log.clone()]);
+    assert!(store.admit_one(&first).await);
+    Store::impose(&store, &log, Duration::from_secs(3_600), "by hand", false).await.unwrap();
+    first.repeated = true;
+    assert!(store.admit_one(&first).await);
+    server.kill();
+    assert!(!store.admit_one(&Check::new([log])).await);
+}
+
+/// Redis refuses to add an entry, and need add none for the other log of the call.
+#[tokio::test]
+async fn full_redis_makes_a_cancellation_beside_another_log() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let alice = check("alice");
+    assert!(store.admit_one(&alice).await);
+    server.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let request = |key: &str, id, places, origin| ReconcileRequest {
+        log: log(key),
+        requests: vec![(id, Request { initial: 1, places, at: Instant::now(), origin })],
+        longest_delay: Duration::ZERO,
+    };
+    let requests = [
+        request("bob", Uuid::new_v4(), 1, Origin::Here),
+        request("alice", alice.id, 0, Origin::Kept),
+    ];
+    let replies = store.0.reconciles.call(requests.iter()).await.unwrap();
+    let [Err(StoreError::Refused { code, .. }), Ok(cancelled)] = &replies[..] else {
+        panic!("one of the two logs");
+    };
+    assert!(code == "OOM" && cancelled.had, "{code}");
+    assert_eq!(server.entries(&name("alice")).await, 0);
+}
+
+/// One of two logs is in a journal that has no more room.
+#[tokio::test]
+async fn settlement_beside_a_full_journal_is_made_in_the_other_logs() {
+    let server = Redis::start().await;
+    let builder = RedisStore::builder().deny_cache(false).local_capacity(1);
+    let store = builder.connect(server.url()).await.unwrap();
+    let both = Check::new([log("alice"), log("bob")]);
+    assert!(store.admit_one(&both).await);
+    store.0.journal.with(|state| {
+        let others = (0..2).map(|_| check("carol"));
+        others.for_each(|it| state.settle(&it, |_| 0, Instant::now()).unwrap());
+        state.lose(&both.logs[0], 1);
+    });
+    let full = Store::settle(&store, &both, 0).await.unwrap_err();
+    assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    assert_eq!(server.entries(&name("bob")).await, 0);
+}
+
 #[tokio::test]
 async fn broken_connection_is_no_loss() {
     let server = Redis::start().await;
