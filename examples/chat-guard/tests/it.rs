@@ -352,6 +352,36 @@ async fn logs_name_users_at_debug_only_and_escaped() {
     }
 }
 
+#[tokio::test]
+async fn a_server_whose_logs_are_not_read_serves() {
+    for is_read_in_the_end in [false, true] {
+        let server = Server::start_logging(CHAT, "debug", &ADMIN);
+        // Each is two lines.
+        let lift = async |user: &str| {
+            let path = format!("mutes/{user}");
+            let lifted = timeout(Duration::from_secs(20), admin(&server, "DELETE", &path, ""));
+            assert_eq!(lifted.await.expect("an answer").status, 204);
+        };
+        server.read_logs(false);
+        // Together they are more than the pipe takes and the server keeps.
+        for _ in 0..2500 {
+            lift("alice").await;
+        }
+        if is_read_in_the_end {
+            server.read_logs(true);
+            let is_logged = async || {
+                lift("bob").await;
+                server.logs().contains("bob")
+            };
+            eventually("there is room again", is_logged).await;
+        }
+        server.signal("TERM");
+        let (status, logs, printed) = server.stopped();
+        assert_eq!((status.code(), printed.len()), (Some(0), 0), "{printed:?}");
+        assert_eq!(logs.contains("log lines were dropped"), is_read_in_the_end);
+    }
+}
+
 #[test]
 fn a_failed_start_names_the_way_out() {
     refuses(

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::Level;
+use tracing_appender::non_blocking::NonBlockingBuilder;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -17,23 +18,39 @@ use crate::lock;
 
 /// How often a [`Throttle`] lets a line pass.
 const PERIOD: Duration = Duration::from_secs(1);
+/// The lines that may wait to be written: about half a mebibyte.
+const WAITING: usize = 4096;
 
 /// Runs a program to its end, and returns its exit code. An error is printed to stderr.
 ///
 /// Logs to stderr what `RUST_LOG` asks for, or else from `info` on. Texts of clients must be logged by
-/// `?`, which escapes what could end a line or be obeyed by a terminal.
+/// `?`, which escapes what could end a line or be obeyed by a terminal. A thread writes the lines: if no
+/// one reads them, those that do not fit are dropped and counted, and the program goes on.
 pub async fn exit_code(program: impl Future<Output = Result<(), Box<dyn Error>>>) -> ExitCode {
     let wanted = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
     let targets: Targets = wanted.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(false);
-    // That no one reads the logs is no reason to stop.
-    let lines = lines.log_internal_errors(false);
+    let (writer, guard) =
+        NonBlockingBuilder::default().buffered_lines_limit(WAITING).finish(io::stderr());
+    let dropped = writer.error_counter();
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_ansi(false);
     tracing_subscriber::registry().with(lines).with(targets).init();
-    match program.await {
-        Ok(()) => {
-            tracing::info!("stopped");
-            ExitCode::SUCCESS
-        }
+    let result = program.await;
+    if result.is_ok() {
+        tracing::info!("stopped");
+    }
+    let lines = dropped.dropped_lines();
+    if lines > 0 {
+        tracing::warn!(lines, "log lines were dropped: stderr was not read in time");
+    }
+    if dropped.dropped_lines() == lines {
+        // Writes the lines that wait.
+        drop(guard);
+    } else {
+        // No one reads them still, and the guard would say so on stdout, which may be the same pipe.
+        mem::forget(guard);
+    }
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let _ = writeln!(io::stderr(), "error: {error}");
             ExitCode::FAILURE

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -23,6 +24,7 @@ pub struct Program {
     stdout: mpsc::Receiver<String>,
     logs: Option<JoinHandle<()>>,
     logged: Arc<Mutex<String>>,
+    is_read: Arc<AtomicBool>,
 }
 
 impl Program {
@@ -36,15 +38,19 @@ impl Program {
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take().unwrap());
         let logged = Arc::new(Mutex::new(String::new()));
-        let log = Arc::clone(&logged);
+        let is_read = Arc::new(AtomicBool::new(true));
+        let (log, reads) = (Arc::clone(&logged), Arc::clone(&is_read));
         let logs = std::thread::spawn(move || {
             let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
             while let Ok(1..) = stderr.read_until(b'\n', &mut line) {
                 log.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
                 line.clear();
+                while !reads.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
             }
         });
-        Self { process, stdin, stdout, logs: Some(logs), logged }
+        Self { process, stdin, stdout, logs: Some(logs), logged, is_read }
     }
 
     /// Runs a program with all of its input at once, and returns its exit code, its lines and its logs.
@@ -81,6 +87,11 @@ impl Program {
         self.logged.lock().unwrap().clone()
     }
 
+    /// Stops or begins to read its logs. Once it has stopped they are read anyway.
+    pub fn read_logs(&self, is_read: bool) {
+        self.is_read.store(is_read, Relaxed);
+    }
+
     /// Sends `TERM`, `INT` or `HUP`.
     pub fn signal(&self, name: &str) {
         self.process.signal(name);
@@ -112,6 +123,7 @@ impl Program {
 
     /// Waits until all that it has logged is read.
     fn all_logs(&mut self) -> String {
+        self.read_logs(true);
         if let Some(logs) = self.logs.take() {
             logs.join().unwrap();
         }
