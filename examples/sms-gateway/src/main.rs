@@ -44,6 +44,8 @@ use crate::levels::Levels;
 
 /// The policies without `--policies`.
 const POLICIES: &str = include_str!("../policies.json");
+/// How long a message may take when all connections are taken, besides the time it is held.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long alerts may take to reach the webhook once the server has stopped.
 const LAST_ALERTS: Duration = Duration::from_secs(5);
 
@@ -57,7 +59,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
         let hint = "hint: raise --max-connections, or lower --hold-messages";
         return Err(format!("--hold-messages must be below --max-connections\n{hint}").into());
     }
-    let server = Server::bind(&args.listen).await?;
+    let server = Server::bind(&args.listen).await?.patience(args.hold + PATIENCE);
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
     let levels = match &args.policies {

@@ -23,7 +23,7 @@ use tower::Service;
 use crate::flags::ListenFlags;
 use crate::logs::Throttle;
 
-/// How long requests may take to end once the server has been asked to stop.
+/// How long requests may take to end once the server has been asked to stop, and responses on a full server.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A connection on which no whole request head has come for so long is closed.
 const IDLE: Duration = Duration::from_secs(75);
@@ -45,6 +45,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     max_connections: usize,
+    patience: Duration,
     /// Becomes true when the server is asked to stop.
     stop: watch::Receiver<bool>,
 }
@@ -56,7 +57,13 @@ impl Server {
         let stop = signals()?;
         let (listener, address) = bind(flags.listen, "--listen")?;
         let max_connections = allowed(flags.max_connections.get() as usize);
-        Ok(Self { listener, address, max_connections, stop })
+        Ok(Self { listener, address, max_connections, patience: PATIENCE, stop })
+    }
+
+    /// Sets how long a response may take when all connections are taken. Defaults to ten seconds.
+    #[must_use]
+    pub fn patience(self, patience: Duration) -> Self {
+        Self { patience, ..self }
     }
 
     /// Takes one more address, that of `flag`, for a server that stops together with this one. It has
@@ -67,7 +74,8 @@ impl Server {
         flag: &'static str,
     ) -> Result<Self, ServerError> {
         let (listener, address) = bind(listen, flag)?;
-        Ok(Self { listener, address, max_connections: OPERATORS, stop: self.stop.clone() })
+        let (max_connections, stop) = (OPERATORS, self.stop.clone());
+        Ok(Self { listener, address, max_connections, patience: PATIENCE, stop })
     }
 
     /// Prints where it listens, after a few words that say what for.
@@ -84,7 +92,7 @@ impl Server {
     /// Serves until it is asked to stop, and then until the requests under way are answered.
     ///
     /// When all connections are taken, each of them ends: at once if it waits for a request, and otherwise
-    /// after its response, or after ten seconds. New clients wait meanwhile.
+    /// after its response, or when its [`patience`](Self::patience) ends. New clients wait meanwhile.
     pub(crate) async fn serve(mut self, app: Router) {
         // Some routes need to know the other end of each connection.
         let mut app = app.into_make_service_with_connect_info::<SocketAddr>();
@@ -98,7 +106,7 @@ impl Server {
                 let accepted = Listener::accept(&mut self.listener).await;
                 if places.available_permits() == 0 {
                     FULL.log(|times| tracing::warn!(times, "all connections are taken"));
-                    tokio::spawn(mem::take(&mut connections).end());
+                    tokio::spawn(in_time(self.patience, mem::take(&mut connections).end()));
                 }
                 (Arc::clone(&places).acquire_owned().await, accepted)
             };
@@ -124,9 +132,12 @@ impl Server {
             });
         }
         drop(self.listener);
-        connections.end().await;
-        // Those that were told to end before are soon over too.
-        let _ = places.acquire_many(self.max_connections as u32).await;
+        let all = async {
+            connections.end().await;
+            // Those that were told to end before.
+            let _ = places.acquire_many(self.max_connections as u32).await;
+        };
+        in_time(PATIENCE, all).await;
     }
 }
 
@@ -138,15 +149,20 @@ struct Connections {
 }
 
 impl Connections {
-    /// Closes those that wait for a request, and the others once they have answered theirs, but after
-    /// ten seconds at the latest.
+    /// Closes those that wait for a request, and the others once they have answered theirs. If it is
+    /// dropped before, they are cut off.
     async fn end(self) {
-        static CUT_OFF: Throttle = Throttle::new();
-        if timeout(PATIENCE, self.graceful.shutdown()).await.is_err() {
-            CUT_OFF.log(|times| {
-                tracing::warn!(times, "some connections did not end in time and are cut off");
-            });
-        }
+        self.graceful.shutdown().await;
+    }
+}
+
+/// Waits for connections that end, for so long.
+async fn in_time(patience: Duration, end: impl Future) {
+    static CUT_OFF: Throttle = Throttle::new();
+    if timeout(patience, end).await.is_err() {
+        CUT_OFF.log(|times| {
+            tracing::warn!(times, "some connections did not end in time and are cut off");
+        });
     }
 }
 
@@ -216,16 +232,17 @@ mod tests {
     use crate::problem::WholeBody;
 
     /// Serves with two connections, and returns the address.
-    async fn serve() -> SocketAddr {
+    async fn serve(patience: Duration) -> SocketAddr {
         let flags = ListenFlags {
             listen: "127.0.0.1:0".parse().unwrap(),
             max_connections: std::num::NonZeroU32::new(2).unwrap(),
         };
-        let server = Server::bind(&flags).await.unwrap();
+        let server = Server::bind(&flags).await.unwrap().patience(patience);
         let address = server.address;
         let large = axum::body::Bytes::from(vec![b'a'; 64 * 1024]);
         let routes = Router::new().route("/", post(async |_: WholeBody| "read"));
         let routes = routes.route("/large", get(async move || large));
+        let routes = routes.route("/slow", get(|| tokio::time::sleep(Duration::from_secs(3))));
         tokio::spawn(server.serve(routes));
         address
     }
@@ -257,11 +274,24 @@ mod tests {
             (&unread, "HTTP/1.1 200"),
         ];
         for (slow, answer) in cases {
-            let server = serve().await;
-            let [one, two] = [connect(server, slow).await, connect(server, slow).await];
-            let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
-            assert_eq!(start(connect(server, post).await).await, "HTTP/1.0 200");
-            assert_eq!([start(one).await, start(two).await], [answer; 2]);
+            assert_eq!(full(PATIENCE, slow).await, [answer; 2]);
+        }
+    }
+
+    /// Returns what two clients that take all connections get, after a third one was answered.
+    async fn full(patience: Duration, slow: &[u8]) -> [String; 2] {
+        let server = serve(patience).await;
+        let [one, two] = [connect(server, slow).await, connect(server, slow).await];
+        let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
+        assert_eq!(start(connect(server, post).await).await, "HTTP/1.0 200");
+        [start(one).await, start(two).await]
+    }
+
+    #[tokio::test]
+    async fn a_full_server_has_patience_with_responses() {
+        for (patience, answer) in [(1, ""), (20, "HTTP/1.1 200")] {
+            let slow = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n";
+            assert_eq!(full(Duration::from_secs(patience), slow).await, [answer; 2]);
         }
     }
 }
