@@ -82,7 +82,7 @@ pub(crate) struct Args {
     pub(crate) hold: Duration,
 
     /// Messages that may wait at one time, of which each institution has an equal share. Each keeps its
-    /// connection, so they must be fewer than --max-connections.
+    /// connection, so with --hold they must be fewer than --max-connections.
     #[arg(long, value_name = "COUNT", default_value = "1000",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) hold_messages: u32,

@@ -55,11 +55,15 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: Args) -> Result<(), Box<dyn Error>> {
-    if args.hold_messages >= args.listen.max_connections.get() {
-        let hint = "hint: raise --max-connections, or lower --hold-messages";
-        return Err(format!("--hold-messages must be below --max-connections\n{hint}").into());
-    }
     let server = Server::bind(&args.listen).await?.patience(args.hold + PATIENCE);
+    let connections = server.max_connections;
+    if !args.hold.is_zero() && args.hold_messages as usize >= connections {
+        let hint = "hint: raise --max-connections, or `ulimit -Hn`, or lower --hold-messages";
+        return Err(format!(
+            "--hold-messages must be below the {connections} connections that may be open\n{hint}"
+        )
+        .into());
+    }
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
     let levels = match &args.policies {

@@ -264,6 +264,8 @@ async fn a_sum_above_the_global_rate_is_warned_of() {
 #[test]
 fn a_failed_start_names_the_way_out() {
     cannot_start(GATEWAY);
+    // Nothing is held unless --hold says so.
+    Server::start(GATEWAY, &["--max-connections", "500"]).stop();
     refuses(
         GATEWAY,
         &[
@@ -276,7 +278,11 @@ fn a_failed_start_names_the_way_out() {
     for (text, flags, part) in [
         (good.replace("5/1s", "5/second"), [].as_slice(), "receiver: quota number 1"),
         (good.replace("channels", "chanels"), &[], "unknown field `chanels`"),
-        (good.clone(), &["--hold-messages", "8192"], "must be below --max-connections"),
+        (
+            good.clone(),
+            &["--hold", "5s", "--hold-messages", "8192"],
+            "--hold-messages must be below",
+        ),
         (good, &["--global", "4294967295/1s"], "a token a nanosecond"),
     ] {
         let file = policy_file(&text);

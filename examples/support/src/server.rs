@@ -44,7 +44,8 @@ static FULL: Throttle = Throttle::new();
 pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
-    max_connections: usize,
+    /// How many connections may be open: no more than the system allows.
+    pub max_connections: usize,
     patience: Duration,
     /// Becomes true when the server is asked to stop.
     stop: watch::Receiver<bool>,
