@@ -23,6 +23,11 @@ const LONGEST_MESSAGE: usize = 24 * 1024;
 /// The longest document: three lists of a thousand members.
 const LONGEST_DOCUMENT: usize = 512 * 1024;
 
+/// What became of a change that Redis did not confirm.
+const UNCHANGED: &str = "Nothing was changed: Redis does not answer, or refuses it.";
+const UNKNOWN: &str =
+    "Redis did not answer. If it received the change, it applies when Redis answers again.";
+
 type Shared = State<Arc<Gateway>>;
 
 /// Returns the routes of the clients.
@@ -97,8 +102,7 @@ async fn change(
     target: Target,
     limit: Option<String>,
 ) -> Result<Json<Value>, Problem> {
-    let unchanged =
-        |error| Problem::from(error).detail("Redis did not answer. Nothing was changed.");
+    let unchanged = |error| Problem::from(error).detail(UNCHANGED);
     gateway.policies.look().await.map_err(unchanged)?;
     let version = gateway.policies.present().await.version;
     let mut document = gateway.policies.set().document();
@@ -129,9 +133,10 @@ async fn put_document(
                 .member("version", present)
                 .detail("Nothing was changed. GET them again, and then send the change again."))
         }
-        Err(PutError::Store(error)) => Err(Problem::from(error).detail(
-            "Redis did not answer. If it received the change, it applies when Redis answers again.",
-        )),
+        Err(PutError::Store(error)) => {
+            let detail = if error.may_have_counted() { UNKNOWN } else { UNCHANGED };
+            Err(Problem::from(error).detail(detail))
+        }
     }
 }
 

@@ -147,6 +147,9 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
     assert!(!is_stale(&local).await);
     // What was sent before and meanwhile counts, although this Redis has lost its data.
     assert_eq!(sent_by_both([&local, &local], ALICE).await, 1);
+    redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let unchanged = local.ask("PUT", "/policies/receiver", "9/1h").await;
+    assert!(unchanged.status == 503 && unchanged.body.contains("Nothing was changed"));
     assert!(!local.stop().contains("4917"), "receivers do not belong in logs at info");
 }
 
