@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tower_sliding_window::{Key, RedisStore, StoreError};
 use uuid::Uuid;
 
@@ -338,9 +338,9 @@ impl Shared {
         Reading { count, is_saturated: count >= self.rule.cap, is_repeated, storm, events }
     }
 
-    /// Makes a check after a pause, and again with the same id until the store answers, in a task. If it is not one of a
-    /// group that is watched, a lost call may still run: then also until there is an event, for a while. Does nothing if
-    /// there are too many tasks, or no runtime.
+    /// Makes a check after a pause, and again with the same id until the store answers, in a task. A call that was lost,
+    /// as is one that is not of a group that is watched, may still run: then once more when it no longer can, unless
+    /// there is an event before. Does nothing if there are too many tasks, or no runtime.
     pub(crate) fn check_later(
         self: &Arc<Self>,
         check: Check,
@@ -352,7 +352,7 @@ impl Shared {
         }
         let Ok(runtime) = Handle::try_current() else { return };
         let (shared, mut alive) = (Arc::downgrade(self), self.alive.subscribe());
-        let (mut next_pause, began, is_lost) = (FIRST_PAUSE, Instant::now(), watched.is_none());
+        let (mut next_pause, mut is_lost) = (FIRST_PAUSE, watched.is_none());
         runtime.spawn(async move {
             loop {
                 // Ends at once when the detector is dropped.
@@ -363,14 +363,18 @@ impl Shared {
                 match shared.store.check(&check).await {
                     Ok(outcome) => {
                         let has_event = !shared.report(&check.group, &outcome).events.is_empty();
-                        if has_event || !is_lost || began.elapsed() >= LATEST {
+                        if has_event || !is_lost {
                             return;
                         }
+                        (pause, is_lost) = (LATEST, false);
                     }
-                    Err(error) => report_error(&error),
+                    Err(error) => {
+                        report_error(&error);
+                        is_lost |= error.may_have_counted();
+                        pause = next_pause;
+                        next_pause = (pause * 2).min(LONGEST_PAUSE);
+                    }
                 }
-                pause = next_pause;
-                next_pause = (pause * 2).min(LONGEST_PAUSE);
             }
         });
     }

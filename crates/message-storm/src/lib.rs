@@ -56,7 +56,7 @@
 //!
 //! - If the reply to that call is lost, the call is repeated with the same id and gets the event again.
 //!   If that fails too, or the caller drops the future, the detector asks Redis for the event in the
-//!   background until it answers, and for ten seconds, because the call may arrive late.
+//!   background until it answers, and once more ten seconds later, because the call may arrive late.
 //! - If a message is delivered again, that is another call. It gets no event.
 //! - If the process ends between decision and alert, or is cut off from Redis until another storm of the group has
 //!   begun, that event is lost. The other event of the storm, its start or its end, is still delivered.

@@ -111,6 +111,7 @@ async fn start_is_reported_if_the_call_arrives_late() {
     let proxy = Proxy::to(redis.port()).await;
     let watched = Watched::on_redis("5/1h", &RedisStore::connect(proxy.url()).await.unwrap());
     watched.record("lobby", 0..5).await;
+    let before = redis.call_count("evalsha").await;
     proxy.set(Fault::Forget);
     let caller = timeout(Duration::from_millis(50), watched.detector.record("lobby", "5"));
     assert!(caller.await.is_err());
@@ -118,4 +119,6 @@ async fn start_is_reported_if_the_call_arrives_late() {
     assert!(watched.starts().is_empty(), "it was asked for, and is not there");
     proxy.set(Fault::None);
     eventually("it is reported", async || watched.starts() == [true]).await;
+    let calls = redis.call_count("evalsha").await - before;
+    assert_eq!(calls, 4, "the call and a look that come late, and two looks that are answered");
 }
