@@ -308,10 +308,16 @@ impl Shared {
     async fn call(self: &Arc<Self>, group: Key, id: Option<Key>) -> Result<Reading, StoreError> {
         let check = Check::new(group, id);
         let mut lost = LostCall { shared: self, check: &check, is_lost: true };
-        let outcome = self.store.check(&check).await;
+        let mut outcome = self.store.check(&check).await;
         lost.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
-        drop(lost);
-        Ok(self.report(&check.group, &outcome.inspect_err(report_error)?))
+        if lost.is_lost {
+            // The first error says that the call may have counted.
+            outcome = self.store.check(&check).await.or(outcome);
+        }
+        let reading = self.report(&check.group, &outcome.inspect_err(report_error)?);
+        // Without an event here, the first attempt may still run and have one.
+        lost.is_lost &= reading.events.is_empty();
+        Ok(reading)
     }
 
     /// Delivers the events of an outcome, and has the group watched for as long as it may change.

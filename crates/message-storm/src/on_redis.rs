@@ -39,13 +39,8 @@ impl OnRedis {
         let (window_us, cool_down_us) = (rule.window_us(), micros(rule.cool_down));
         let message = check.message.as_ref().map(Key::as_bytes);
         let arguments = (&check.call.as_bytes()[..], window_us, counts, cool_down_us, message);
-        let send = || self.commands.script::<Reply>(&self.record, &keys[..], arguments);
-        let reply = match send().await {
-            // The first error says that the call may have counted.
-            Err(error) if error.may_have_counted() => send().await.map_err(|_| error),
-            reply => reply,
-        };
-        let (now_us, count, is_repeated, recheck_us, storm, started, ended) = reply?;
+        let (now_us, count, is_repeated, recheck_us, storm, started, ended): Reply =
+            self.commands.script(&self.record, &keys[..], arguments).await?;
         let at = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us);
         let (storm, started) = (storm.first().copied(), started.first().copied());
         let ended = ended.first().copied();
