@@ -60,19 +60,6 @@ async fn lost_start_reply_is_reported_once() {
 }
 
 #[tokio::test]
-async fn start_is_reported_after_a_hang_up() {
-    let behind = Behind::start("5/1h").await;
-    behind.proxy.set(Fault::Delay(Duration::from_millis(300)));
-    let patience = Duration::from_millis(50);
-    let left = tokio::time::timeout(patience, behind.watched.detector.record("lobby", "5")).await;
-    assert!(left.is_err(), "it was not answered yet");
-    behind.proxy.set(Fault::None);
-    assert_eq!(behind.starts(1).await, [true]);
-    behind.record(5..9).await;
-    assert_eq!(behind.starts(1).await, [true]);
-}
-
-#[tokio::test]
 async fn lost_end_reply_is_reported_once() {
     let behind = Behind::start("5/500ms").await;
     behind.record(5..6).await;
@@ -120,5 +107,7 @@ async fn start_is_reported_if_the_call_arrives_late() {
     proxy.set(Fault::None);
     eventually("it is reported", async || watched.starts() == [true]).await;
     let calls = redis.call_count("evalsha").await - before;
-    assert_eq!(calls, 4, "the call and a look that come late, and two looks that are answered");
+    assert!(calls <= 4, "at most two come late and two looks are answered: {calls}");
+    watched.record("lobby", 5..9).await;
+    assert_eq!(watched.starts(), [true]);
 }
