@@ -148,7 +148,11 @@ pub enum StormRuleError {
         limit: u32,
     },
     /// A storm could never start, or its messages would take too much memory.
-    #[error("the cap of {cap} must be above the threshold of {limit} and at most {highest}")]
+    #[error("{}", match .limit < .highest {
+        true => format!("the cap of {cap} must be above the threshold of {limit} and at most {highest}"),
+        // There is no such cap.
+        false => format!("the threshold of {limit} must be below {highest}"),
+    })]
     Cap {
         /// The given cap.
         cap: u32,

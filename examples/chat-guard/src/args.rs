@@ -72,7 +72,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "USER", value_parser = name)]
     pub(crate) exempt: Vec<String>,
 
-    /// A room has a storm when it gets more messages than this. None is refused; an alert says so once.
+    /// A room has a storm when it gets more messages than this, which must be below a million. None is
+    /// refused; an alert says so once.
     #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s")]
     pub(crate) storm: Quota,
 
