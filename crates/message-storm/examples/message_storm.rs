@@ -8,6 +8,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{Write, stderr, stdout};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use clap::Parser;
@@ -19,7 +20,8 @@ use tokio::{sync::mpsc, task::JoinSet, time};
 use tower_sliding_window::{Quota, RedisStore};
 
 /// Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts and ends. A message id that
-/// comes twice counts once. At the end of the input it waits for the end of the storms.
+/// comes twice counts once. At the end of the input it waits for the end of the storms, but no longer than
+/// the window and ten seconds.
 #[derive(Parser)]
 struct Args {
     #[arg(long, default_value = "100/60s", help = "A storm starts above LIMIT/WINDOW")]
@@ -33,7 +35,11 @@ struct Args {
 }
 
 const LINE: &str = "GROUP<TAB>MESSAGE-ID";
-static UNCOUNTED: Throttle = Throttle::new();
+/// How long the end of a storm may take to be found, and the last alerts to be sent.
+const PATIENCE: Duration = Duration::from_secs(10);
+static FAILED: Throttle = Throttle::new();
+/// The messages that are read and not counted.
+static UNCOUNTED: AtomicUsize = AtomicUsize::new(0);
 type Error = Box<dyn std::error::Error>;
 
 #[tokio::main]
@@ -58,8 +64,12 @@ async fn run(args: Args) -> Result<(), Error> {
         _ = int.recv() => Ok(()),
         _ = term.recv() => Ok(()),
     };
-    let _ = time::timeout(Duration::from_secs(10), webhook.flush()).await;
-    result
+    let _ = time::timeout(PATIENCE, webhook.flush()).await;
+    result?;
+    match UNCOUNTED.load(Relaxed) {
+        0 => Ok(()),
+        messages => Err(format!("messages that may not be counted: {messages}").into()),
+    }
 }
 
 /// Records up to 64 messages at a time, those of one group in their order.
@@ -72,15 +82,17 @@ async fn record_all(
     for _ in 0..64 {
         let (lane, mut messages) = mpsc::channel::<(Vec<u8>, Vec<u8>)>(16);
         lanes.push(lane);
-        let (detector, mut failed) = (detector.clone(), false);
+        let detector = detector.clone();
         tasks.spawn(async move {
             while let Some((group, id)) = messages.recv().await {
-                // While the store does not answer, the group goes on: nothing is refused.
-                let Err(error) = detector.record(group, id).await else { continue };
-                UNCOUNTED.log(move |n| eprintln!("{n} messages may not be counted: {error}"));
-                failed = true;
+                match detector.record(group, id).await {
+                    Ok(_) => _ = UNCOUNTED.fetch_sub(1, Relaxed),
+                    // While the store does not answer, the group goes on: nothing is refused.
+                    Err(error) => {
+                        FAILED.log(|n| eprintln!("{n} messages may not be counted: {error}"))
+                    }
+                }
             }
-            failed
         });
     }
     let (mut input, mut numbers) = ((!simulated).then(|| Lines::of_stdin(LINE)), 0..200);
@@ -93,14 +105,16 @@ async fn record_all(
             continue;
         };
         let (group, id) = (line[..tab].to_vec(), line[tab + 1..].trim_ascii_end().to_vec());
+        UNCOUNTED.fetch_add(1, Relaxed);
         lanes[hasher.hash_one(&group) as usize % 64].send((group, id)).await?;
     }
     drop(lanes);
-    let failed = tasks.join_all().await.contains(&true);
-    let (left, window) = (detector.watched(), threshold.window());
-    eprintln!("waiting for the end of {left} storms, up to {window:?} (Ctrl-C stops)");
-    detector.settled().await;
-    if failed { Err("some messages may not be counted".into()) } else { Ok(()) }
+    tasks.join_all().await;
+    let (left, most) = (detector.watched(), threshold.window() + PATIENCE);
+    eprintln!("waiting for the end of {left} storms, up to {most:?} (Ctrl-C stops)");
+    // Redis may be gone, or another process keep a storm going.
+    let settled = time::timeout(most, detector.settled()).await;
+    settled.map_err(|_| "the end of some storms is not known".into())
 }
 
 async fn simulate(number: Option<u64>) -> Option<(u64, Vec<u8>)> {

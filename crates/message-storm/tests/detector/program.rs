@@ -29,7 +29,7 @@ fn bounds_a_line_and_says_what_it_waits_for() {
     for line in [
         "reading messages from stdin, a line GROUP<TAB>MESSAGE-ID each",
         "line 1 is skipped: it is longer than 65536 bytes",
-        "waiting for the end of 1 storms, up to 2s",
+        "waiting for the end of 1 storms, up to 12s",
     ] {
         assert!(logs.contains(line), "{logs}");
     }
@@ -60,7 +60,10 @@ async fn records_groups_at_once() {
     program.write((0..200).map(|id| format!("room-{id}\t{id}\n")).collect::<String>());
     eventually("many groups are recorded", async || redis.run::<usize>(&["DBSIZE"]).await >= 32)
         .await;
-    program.kill();
+    program.signal("INT");
+    let (status, logs, _) = program.stopped();
+    assert!(logs.contains("error: messages that may not be counted: "), "{logs}");
+    assert_eq!(status.code(), Some(1), "what was read is lost: {logs}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,6 +78,21 @@ async fn keeps_the_order_of_a_group() {
     assert!(code == Some(0) || logs.contains("may not be counted"), "{logs}");
     let order: Vec<u32> = redis.run(&["ZRANGE", &storm_log("lobby"), "0", "-1"]).await;
     assert!(order.is_sorted() && order.len() > 300, "{order:?}");
+}
+
+/// Redis is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn waits_no_longer_than_it_says() {
+    let redis = Redis::start().await;
+    let mut program = start(&["--threshold", "2/1s", "--redis", &redis.url()]);
+    program.write("lobby\t1\nlobby\t2\nlobby\t3\n");
+    assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
+    drop(redis);
+    program.end_input();
+    let (status, logs, _) = tokio::task::block_in_place(|| program.stopped());
+    assert!(logs.contains("waiting for the end of 1 storms, up to 11s"), "{logs}");
+    assert!(logs.contains("error: the end of some storms is not known"), "{logs}");
+    assert_eq!(status.code(), Some(1));
 }
 
 fn storm_log(group: &str) -> String {
