@@ -157,7 +157,8 @@ impl SpeechMonitor {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not decide and no mute of the sender is known. The message
+    /// A [`StoreError`] if the store could not decide and no mute of the sender is known. An overloaded store
+    /// is an error also if one is known: it is no outage, so nothing decides in its place. The message
     /// may have been recorded. Most chats then deliver it: the sender's next message imposes the mute
     /// that could not be imposed now.
     pub async fn check(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
