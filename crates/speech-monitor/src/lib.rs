@@ -112,7 +112,6 @@
 //! | name | labels | |
 //! |---|---|---|
 //! | `sliding_window_mutes_total` | `rule`, or `manual` | counter: mutes imposed or lengthened |
-//! | `sliding_window_mute_hook_panics_total` | | counter: panics of the hook |
 
 mod decision;
 mod fingerprint;
