@@ -281,12 +281,6 @@ async fn senders_and_peers_are_any_bytes() {
     .await;
 }
 
-/// A text of 500 characters, 1,500 bytes, that is like no other.
-fn long(number: u32) -> String {
-    let character = |at: u32| char::from_u32(0x4e00 + (number * 499 + at * (number + 7)) % 20_000);
-    (0..500).filter_map(character).collect()
-}
-
 #[tokio::test(start_paused = true)]
 async fn memory_is_bounded_and_a_new_spammer_is_found() {
     let events = Arc::new(Mutex::new(0));
@@ -302,7 +296,7 @@ async fn memory_is_bounded_and_a_new_spammer_is_found() {
     for number in 0..700 {
         tokio::time::advance(MICROSECOND).await;
         let stranger = if number % 2 == 0 { number } else { number % 100 };
-        let message = Message::from(format!("stranger-{stranger}")).text(long(number));
+        let message = Message::from(format!("stranger-{stranger}")).text(noise(number));
         assert!(monitor.check(&message).await.unwrap().is_delivered());
         assert!(monitor.bytes() <= 50_000, "{}", monitor.bytes());
         if number % 7 == 0 {
