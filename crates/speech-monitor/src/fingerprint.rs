@@ -1,6 +1,5 @@
 //! [`Fingerprint`]: what is kept of a text. [`similarity`]: how similar two texts are.
 
-use std::fmt;
 use std::sync::Arc;
 
 use rapidhash::v3::rapidhash_v3;
@@ -35,7 +34,7 @@ const WEIGHTS: [u32; 3] = [1, 2, 16];
 /// kept. They are the same sample of what two texts have in common, so they show how large it is.
 //
 // The length in two bytes, and each hash in four, little-endian, the lowest first.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fingerprint(Arc<[u8]>);
 
 /// Returns the similarity of two messages in percent, rounded down.
@@ -164,13 +163,6 @@ impl Fingerprint {
     fn known(&self) -> u32 {
         let last = if self.header() & CUT == 0 { None } else { self.hashes().last() };
         last.unwrap_or(u32::MAX)
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    /// Does not show the hashes, which are personal data.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Fingerprint").field("length", &self.length()).finish_non_exhaustive()
     }
 }
 

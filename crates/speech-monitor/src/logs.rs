@@ -11,6 +11,7 @@ use tower_sliding_window::store::{RedisCommands, RedisScript};
 use tower_sliding_window::{Key, RedisStore, StoreError};
 use uuid::Uuid;
 
+use crate::decision::Message;
 use crate::fingerprint::Fingerprint;
 use crate::rule::{Counted, MAX_TEXTS, Rule};
 
@@ -61,32 +62,23 @@ fn log_of(rule: &Rule) -> usize {
 }
 
 /// A message to record. It is recorded once under its id.
-pub(crate) struct Record {
+pub(crate) struct Record<'a> {
     pub(crate) id: Uuid,
-    pub(crate) sender: Key,
-    pub(crate) peer: Option<Key>,
-    text: Option<Fingerprint>,
+    pub(crate) message: &'a Message,
     /// Whether the sender is muted, so that rules whose mute is not longer count nothing.
     pub(crate) is_muted: bool,
-    pub(crate) rules: Arc<Rules>,
+    pub(crate) rules: &'a Rules,
 }
 
-impl Record {
-    pub(crate) fn new(
-        rules: &Arc<Rules>,
-        sender: &Key,
-        peer: Option<&Key>,
-        text: Option<&Fingerprint>,
-        is_muted: bool,
-    ) -> Self {
-        let text = text.filter(|text| text.length() >= rules.min_length()).cloned();
-        let (id, sender, rules) = (Uuid::new_v4(), sender.clone(), rules.clone());
-        Self { id, sender, peer: peer.cloned(), text, is_muted, rules }
+impl Record<'_> {
+    /// Returns the text, if any rule would compare it.
+    fn text(&self) -> Option<&Fingerprint> {
+        self.message.text.as_ref().filter(|text| text.length() >= self.rules.min_length())
     }
 
     /// Returns what each log keeps, no entries if the message adds none there.
     fn kept(&self) -> [(Duration, u32); 3] {
-        let adds = [true, self.peer.is_some(), self.text.is_some()];
+        let adds = [true, self.message.peer.is_some(), self.text().is_some()];
         [MESSAGES, PEERS, TEXTS]
             .map(|log| if adds[log] { self.rules.kept[log] } else { <_>::default() })
     }
@@ -110,7 +102,7 @@ pub(crate) enum Logs {
 
 impl Logs {
     /// Records a message and returns what the rules need, as one atomic step.
-    pub(crate) async fn record(&self, record: &Record) -> Result<History, StoreError> {
+    pub(crate) async fn record(&self, record: &Record<'_>) -> Result<History, StoreError> {
         match self {
             Self::InProcess(senders) => Ok(lock(senders).record(record)),
             Self::OnRedis(redis) => redis.record(record).await,
@@ -169,7 +161,7 @@ impl OnRedis {
         NAMES.map(|name| self.commands.key_name(sender, &format!("speech:log:{name}")))
     }
 
-    async fn record(&self, record: &Record) -> Result<History, StoreError> {
+    async fn record(&self, record: &Record<'_>) -> Result<History, StoreError> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let kept = record.kept().map(|(window, most)| (most, micros(window)));
         let rules = record.rules.rules.iter();
@@ -178,13 +170,13 @@ impl OnRedis {
             .collect();
         let arguments = (
             record.id.as_bytes(),
-            record.peer.as_ref().map_or(&[][..], Key::as_bytes),
-            record.text.as_ref().map_or(&[][..], Fingerprint::as_bytes),
+            record.message.peer.as_ref().map_or(&[][..], Key::as_bytes),
+            record.text().map_or(&[][..], Fingerprint::as_bytes),
             u8::from(record.is_muted),
             &kept[..],
             rules,
         );
-        let names = self.names(&record.sender);
+        let names = self.names(&record.message.sender);
         let call = || self.commands.script(&self.record, &names[..], &arguments);
         type Reply = (Vec<u32>, Vec<u64>, Vec<Vec<u8>>);
         let (counts, ages_us, texts): Reply = match call().await {
@@ -234,15 +226,15 @@ impl InProcess {
         self.senders.iter().map(|(key, sender)| sender.bytes(key)).sum()
     }
 
-    fn record(&mut self, record: &Record) -> History {
-        self.change(&record.sender, |sender, now| {
+    fn record(&mut self, record: &Record<'_>) -> History {
+        self.change(&record.message.sender, |sender, now| {
             let [messages, peers, texts] = record.kept();
             add(&mut sender.messages, now, (), messages);
-            if let Some(peer) = &record.peer {
+            if let Some(peer) = &record.message.peer {
                 sender.peers.retain(|(_, it)| it != peer);
                 add(&mut sender.peers, now, peer.clone(), peers);
             }
-            if let Some(text) = &record.text {
+            if let Some(text) = record.text() {
                 add(&mut sender.texts, now, text.clone(), texts);
             }
             sender.history(record, now)
@@ -298,7 +290,7 @@ fn add<T>(entries: &mut Entries<T>, now: Duration, entry: T, (window, most): (Du
 }
 
 impl Sender {
-    fn history(&self, record: &Record, now: Duration) -> History {
+    fn history(&self, record: &Record<'_>, now: Duration) -> History {
         let (kept, rules) = (record.kept(), &record.rules.rules);
         let muted = if record.is_muted && self.until > now { self.length } else { Duration::ZERO };
         let count = |rule: &Rule| match log_of(rule) {

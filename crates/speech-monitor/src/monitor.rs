@@ -13,6 +13,7 @@ use tower_sliding_window::{
     Ban, Bans, Decision, Key, Limiter, MemoryStore, Penalty, Policy, PolicyHandle, Quota,
     RedisStore, StoreError,
 };
+use uuid::Uuid;
 
 use crate::decision::{MANUAL, Message, Mute, MuteEvent, SpeechDecision, reason};
 use crate::logs::{History, InProcess, Logs, OnRedis, Record, Rules};
@@ -188,25 +189,23 @@ impl SpeechMonitor {
         message: &Message,
         muted: Duration,
     ) -> Result<Option<NewMute>, StoreError> {
-        let Message { sender, peer, text } = message;
-        let (peer, is_muted) = (peer.as_ref(), !muted.is_zero());
-        let record = Record::new(&self.rules, sender, peer, text.as_ref(), is_muted);
+        let (id, is_muted) = (Uuid::new_v4(), !muted.is_zero());
+        let record = Record { id, message, is_muted, rules: &self.rules };
         let history = self.logs.record(&record).await?;
-        let mut similarities: Option<Vec<u8>> = None;
+        let similarity = |other| message.text.as_ref().map(|text| text.similarity(other));
+        let similarities: Vec<u8> =
+            history.texts.iter().filter_map(|(_, other)| similarity(other)).collect();
         Ok(self.rules.rules.iter().zip(&history.counts).find_map(|(rule, &count)| {
-            let (count, percent) = match (rule.counted, text) {
+            let (count, percent) = match (rule.counted, &message.text) {
                 _ if count < rule.count() => return None,
                 (Counted::Similar { percent }, Some(text)) if text.length() >= rule.min_length => {
-                    let similarities = similarities.get_or_insert_with(|| {
-                        history.texts.iter().map(|(_, other)| text.similarity(other)).collect()
-                    });
-                    similar(rule, percent, &history, similarities)?
+                    similar(rule, percent, &history, &similarities)?
                 }
                 (Counted::Similar { .. }, _) => return None,
                 _ => (count, 0),
             };
-            let reason = reason(rule, count, percent, record.id);
-            Some(NewMute { sender: sender.clone(), length: rule.mute, reason, muted })
+            let reason = reason(rule, count, percent, id);
+            Some(NewMute { sender: message.sender.clone(), length: rule.mute, reason, muted })
         }))
     }
 
