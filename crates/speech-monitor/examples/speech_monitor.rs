@@ -40,8 +40,8 @@ async fn run() -> Result<(), Error> {
         rules = given.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
     }
     // For several servers: SpeechMonitor::on_redis(rules, &store)
-    let monitor = SpeechMonitor::in_process(rules)
-        .on_mute(|event| eprintln!("audit: {}", event.mute.reason()));
+    let monitor =
+        SpeechMonitor::in_process(rules).on_mute(|event| eprintln!("audit: {}", event.mute.reason));
 
     for line in std::io::stdin().lock().lines() {
         let line = line?;

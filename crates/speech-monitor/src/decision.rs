@@ -87,9 +87,13 @@ impl SpeechDecision {
 
 /// A mute that stands: a ban of the sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mute {
-    reason: String,
-    remaining: Duration,
+    /// Why the sender is muted: the rule and what triggered it, such as
+    /// `similar 3/60s 90% mute 6h: 3 messages within 60s at 100% similarity`, or `a manual mute`.
+    pub reason: String,
+    /// How long the mute still lasts.
+    pub remaining: Duration,
 }
 
 impl Mute {
@@ -98,19 +102,6 @@ impl Mute {
         let reason = ban.reason.rsplit_once(" by ").map_or(&*ban.reason, |(reason, _)| reason);
         let reason = reason.to_owned();
         Self { reason, remaining: ban.remaining }
-    }
-
-    /// Returns why the sender is muted: the rule and what triggered it, such as
-    /// `similar 3/60s 90% mute 6h: 3 messages within 60s at 100% similarity`, or `a manual mute`.
-    #[must_use]
-    pub fn reason(&self) -> &str {
-        &self.reason
-    }
-
-    /// Returns how long the mute still lasts.
-    #[must_use]
-    pub const fn remaining(&self) -> Duration {
-        self.remaining
     }
 }
 

@@ -10,7 +10,7 @@
 //! rules.push("events 30/10s mute 10m".parse().expect("a rule"));
 //! // For several servers: SpeechMonitor::on_redis(rules, &store)
 //! let monitor = SpeechMonitor::in_process(rules)
-//!     .on_mute(|event| println!("audit: {}", event.mute.reason()));
+//!     .on_mute(|event| println!("audit: {}", event.mute.reason));
 //!
 //! for text in ["Cheap gold!", "CHEAP  GOLD", "c.h.e.a.p gold", "gold, cheap 🔥"] {
 //!     match monitor.check(&Message::from("mallory").text(text)).await? {
@@ -20,7 +20,7 @@
 //! }
 //! let mute = monitor.mute_of("mallory").await?.expect("they are similar");
 //! let reason = "similar 3/60s 90% mute 6h: 3 messages within 60s at 100% similarity";
-//! assert_eq!(mute.reason(), reason);
+//! assert_eq!(mute.reason, reason);
 //! # Ok(())
 //! # }
 //! ```

@@ -281,7 +281,7 @@ impl SpeechMonitor {
         sent: Instant,
     ) {
         let mute = Mute::of(ban);
-        let rule = mute.reason().split_once(": ").map_or("manual", |(rule, _)| rule).to_owned();
+        let rule = mute.reason.split_once(": ").map_or("manual", |(rule, _)| rule).to_owned();
         metrics::counter!("sliding_window_mutes_total", "rule" => rule).increment(1);
         if let Some(hook) = &self.hook {
             let event = MuteEvent { sender: sender.clone(), mute, lengthened };

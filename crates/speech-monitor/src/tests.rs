@@ -74,7 +74,7 @@ impl Chat {
 }
 
 fn seconds_left(mute: &Mute) -> u64 {
-    mute.remaining().as_secs_f64().round() as u64
+    mute.remaining.as_secs_f64().round() as u64
 }
 
 fn rules(texts: &[&str]) -> Vec<Rule> {
@@ -185,7 +185,7 @@ async fn last_message_of_each_case_triggers_a_rule() {
                 mute = chat.at(at).await.send(message).await;
             }
             let mut events = chat.events.lock().unwrap();
-            assert_eq!(mute.expect(messages).reason(), *expected);
+            assert_eq!(mute.expect(messages).reason, *expected);
             let event = events.pop().unwrap();
             assert_eq!((event.sender.as_bytes(), event.lengthened), (sender.as_bytes(), false));
             assert!(events.is_empty(), "one event for each mute");
@@ -232,7 +232,7 @@ async fn short_texts_do_not_count() {
         for text in ["abcdef", "abcde", "abcdef"] {
             assert_eq!(chat.says(text).await, None);
         }
-        assert!(chat.says("abcdef").await.unwrap().reason().contains(": 3 messages"));
+        assert!(chat.says("abcdef").await.unwrap().reason.contains(": 3 messages"));
     })
     .await;
 }
@@ -250,9 +250,9 @@ async fn manual_mute_begins_now_and_silences_exempt_senders_too() {
 
     chat.at(5 * MICROSECOND).await;
     let mute = chat.monitor.mute("alice", hours(1)).await.unwrap();
-    assert_eq!((mute.reason(), mute.remaining()), ("a manual mute", hours(1)));
+    assert_eq!((&*mute.reason, mute.remaining), ("a manual mute", hours(1)));
     assert_eq!(chat.says("hello").await, Some(mute));
-    assert_eq!(chat.monitor.mute("alice", hours(0)).await.unwrap().remaining(), hours(1));
+    assert_eq!(chat.monitor.mute("alice", hours(0)).await.unwrap().remaining, hours(1));
     let last = 5 * MICROSECOND + hours(1) - MICROSECOND;
     assert!(chat.at(last).await.says("hello").await.is_some());
     assert_eq!(chat.at(last + MICROSECOND).await.says("hello").await, None);

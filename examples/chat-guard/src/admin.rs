@@ -43,8 +43,8 @@ async fn list(
 fn shown(user: &str, mute: &Mute) -> Value {
     json!({
         "user": user,
-        "reason": mute.reason(),
-        "remaining_seconds": whole_seconds(mute.remaining()),
+        "reason": mute.reason,
+        "remaining_seconds": whole_seconds(mute.remaining),
     })
 }
 

@@ -14,8 +14,8 @@ pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
     static MUTED: Throttle = Throttle::new();
     move |event| {
         let user = String::from_utf8_lossy(event.sender.as_bytes()).into_owned();
-        let (reason, lengthened) = (event.mute.reason().to_owned(), event.lengthened);
-        let seconds = whole_seconds(event.mute.remaining());
+        let (reason, lengthened) = (event.mute.reason.clone(), event.lengthened);
+        let seconds = whole_seconds(event.mute.remaining);
         webhook.send(&json!({
             "text": plain(&format!("{user:?} is muted for {seconds} s: {reason}")),
             "alert": "mute",

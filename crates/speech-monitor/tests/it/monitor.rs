@@ -52,8 +52,8 @@ async fn processes_share_one_mute_and_one_event() {
     }
     let monitor = monitor(&redis).await;
     let mute = monitor.mute_of("sender-0").await.unwrap().unwrap();
-    assert!(mute.reason().starts_with("similar 5/300s 90% mute 12h: "), "{mute:?}");
-    let left = mute.remaining().as_secs();
+    assert!(mute.reason.starts_with("similar 5/300s 90% mute 12h: "), "{mute:?}");
+    let left = mute.remaining.as_secs();
     assert!((12 * 3600 - 60..=12 * 3600).contains(&left), "{left:?}");
     let hello = Message::from("sender-0").text("hello");
     assert!(!monitor.check(&hello).await.unwrap().is_delivered());

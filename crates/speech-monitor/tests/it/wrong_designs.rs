@@ -48,5 +48,5 @@ async fn shorter_mute_does_not_replace_a_longer_one() {
     for peer in ["a", "b", "a", "b", "a"] {
         let _ = monitor.check(&Message::from("alice").to(peer)).await.unwrap();
     }
-    assert_eq!(monitor.mute_of("alice").await.unwrap().unwrap().remaining(), 48 * hour);
+    assert_eq!(monitor.mute_of("alice").await.unwrap().unwrap().remaining, 48 * hour);
 }
