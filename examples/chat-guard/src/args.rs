@@ -56,16 +56,7 @@ pub(crate) struct Args {
     /// `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION` (messages that are alike),
     /// `peers COUNT/WINDOW mute DURATION` (private-chat peers) and
     /// `events COUNT/WINDOW mute DURATION` (messages).
-    #[arg(
-        long,
-        value_name = "RULE",
-        default_values = [
-            "similar 5/5m 90% mute 12h",
-            "similar 3/1m 90% mute 6h",
-            "peers 5/3m mute 24h",
-            "peers 9/5m mute 48h",
-        ]
-    )]
+    #[arg(long, value_name = "RULE", default_values_t = Rule::recommended())]
     pub(crate) rule: Vec<Rule>,
 
     /// A user that no rule mutes, such as support staff; repeat it for more. A manual mute holds.
