@@ -2,29 +2,23 @@
 
 use std::io;
 
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader, Stdin, stdin};
+use tokio::io::{AsyncBufReadExt, BufReader, Stdin, stdin};
 
 /// The longest line, in bytes.
 const LONGEST: usize = 64 * 1024;
 
 /// Reads lines of any bytes. A line of more than 64 KiB is skipped, which it says on stderr.
-pub struct Lines<R> {
-    input: R,
+pub struct Lines {
+    input: BufReader<Stdin>,
     line: Vec<u8>,
     number: u64,
 }
 
-impl Lines<BufReader<Stdin>> {
+impl Lines {
     /// Reads stdin, and says on stderr what it expects there.
     pub fn of_stdin(expected: &str) -> Self {
         eprintln!("reading messages from stdin, a line {expected} each (Ctrl-D ends the input)");
-        Self::new(BufReader::new(stdin()))
-    }
-}
-
-impl<R: AsyncBufRead + Unpin> Lines<R> {
-    fn new(input: R) -> Self {
-        Self { input, line: Vec::new(), number: 0 }
+        Self { input: BufReader::new(stdin()), line: Vec::new(), number: 0 }
     }
 
     /// Returns the next line with its number, or `None` at the end. If the future is dropped, the next
