@@ -35,7 +35,7 @@ struct Args {
 }
 
 const LINE: &str = "GROUP<TAB>MESSAGE-ID";
-/// How long the end of a storm may take to be found, and the last alerts to be sent.
+/// How long the end of a storm may take to be found.
 const PATIENCE: Duration = Duration::from_secs(10);
 static FAILED: Throttle = Throttle::new();
 /// The messages that are read and not counted.
@@ -64,7 +64,7 @@ async fn run(args: Args) -> Result<(), Error> {
         _ = int.recv() => Ok(()),
         _ = term.recv() => Ok(()),
     };
-    let _ = time::timeout(PATIENCE, webhook.flush()).await;
+    webhook.flush().await;
     result?;
     match UNCOUNTED.load(Relaxed) {
         0 => Ok(()),

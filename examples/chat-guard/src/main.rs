@@ -18,7 +18,6 @@ mod routes;
 
 use std::error::Error;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use axum::Router;
 use clap::Parser;
@@ -28,13 +27,9 @@ use example_support::server::Server;
 use example_support::webhook::Webhook;
 use message_storm::StormDetector;
 use speech_monitor::SpeechMonitor;
-use tokio::time::timeout;
 
 use crate::args::Args;
 use crate::chat::Chat;
-
-/// How long the alerts that wait at the end may take.
-const LAST_ALERTS: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -66,8 +61,6 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let clients = routes::routes(chat.clone(), args.quota);
     serve(server, clients, admin, operator, Router::new()).await?;
     chat.finish(checks).await;
-    if timeout(LAST_ALERTS, webhook.flush()).await.is_err() {
-        tracing::warn!("some alerts did not reach the webhook in time");
-    }
+    webhook.flush().await;
     Ok(())
 }

@@ -32,7 +32,6 @@ use example_support::policies::SharedPolicies;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
 use tokio::sync::watch;
-use tokio::time::timeout;
 use tower_sliding_window::{Limiter, MemoryStore, Quota};
 
 use crate::alerts::Refusals;
@@ -46,8 +45,6 @@ use crate::levels::Levels;
 const POLICIES: &str = include_str!("../policies.json");
 /// How long a message may take when all connections are taken, besides the time it is held.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long alerts may take to reach the webhook once the server has stopped.
-const LAST_ALERTS: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -77,9 +74,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
 
     serve(server, clients, admin, operator, Router::new()).await?;
     gateway.finish().await;
-    if timeout(LAST_ALERTS, webhook.flush()).await.is_err() {
-        tracing::warn!("some alerts did not reach the webhook in time");
-    }
+    webhook.flush().await;
     Ok(())
 }
 

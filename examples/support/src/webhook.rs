@@ -13,6 +13,7 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
 use tokio::sync::mpsc::{self, Receiver, Sender};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::logs::Throttle;
@@ -23,6 +24,8 @@ const KEPT: usize = 16;
 const ATTEMPTS: u32 = 5;
 /// How long a response is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the alerts that wait at the end may take.
+const LAST_ALERTS: Duration = Duration::from_secs(10);
 /// The wait before the first retry. Each further one waits twice as long.
 const FIRST_RETRY: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1000 });
 
@@ -59,51 +62,53 @@ pub fn plain(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-enum Job {
-    Send(Bytes),
-    /// Is dropped when everything before it has been sent or given up.
-    Flush(#[expect(dead_code, reason = "only dropped")] Sender<()>),
-}
-
 /// Sends alerts from a task of its own. Clones share it.
 #[derive(Clone)]
-pub struct Webhook(Option<(Sender<Job>, Arc<AtomicU64>)>);
+pub struct Webhook(Option<Queue>);
+
+#[derive(Clone)]
+struct Queue {
+    alerts: Sender<Alert>,
+    left_out: Arc<AtomicU64>,
+    unsent: watch::Sender<()>,
+}
+
+/// An alert, and a receiver that it has until it is sent or given up.
+type Alert = (Bytes, watch::Receiver<()>);
 
 impl Webhook {
     /// Begins to send to the URL of the flags. Sends nothing if there is none.
     pub fn new(flags: &WebhookFlags) -> Result<Self, WebhookError> {
         let Some(url) = &flags.alert_webhook else { return Ok(Self(None)) };
-        let (jobs, queue) = mpsc::channel(KEPT);
+        let (alerts, queue) = mpsc::channel(KEPT);
         let left_out = Arc::new(AtomicU64::new(0));
         tokio::spawn(deliver_all(queue, parse(url)?, left_out.clone()));
-        Ok(Self(Some((jobs, left_out))))
+        Ok(Self(Some(Queue { alerts, left_out, unsent: watch::Sender::default() })))
     }
 
     /// Sends an alert as JSON, soon.
     pub fn send(&self, alert: &impl Serialize) {
-        let (Some((jobs, left_out)), Ok(alert)) = (&self.0, serde_json::to_vec(alert)) else {
-            return;
-        };
-        if jobs.try_send(Job::Send(alert.into())).is_err() {
-            left_out.fetch_add(1, Ordering::Relaxed);
+        let (Some(queue), Ok(alert)) = (&self.0, serde_json::to_vec(alert)) else { return };
+        if queue.alerts.try_send((alert.into(), queue.unsent.subscribe())).is_err() {
+            queue.left_out.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits until every alert from before has been sent or given up.
+    /// Waits until every alert has been sent or given up, but no longer than is good for a program that is
+    /// to end.
     pub async fn flush(&self) {
-        let Some((jobs, _)) = &self.0 else { return };
-        let (done, mut wait) = mpsc::channel(1);
-        let _ = jobs.send(Job::Flush(done)).await;
-        wait.recv().await;
+        let Some(queue) = &self.0 else { return };
+        if timeout(LAST_ALERTS, queue.unsent.closed()).await.is_err() {
+            let alerts = queue.unsent.receiver_count();
+            tracing::warn!(alerts, "the end comes before these alerts are sent");
+        }
     }
 }
 
-async fn deliver_all(mut queue: Receiver<Job>, url: Uri, left_out: Arc<AtomicU64>) {
+async fn deliver_all(mut queue: Receiver<Alert>, url: Uri, left_out: Arc<AtomicU64>) {
     let client = Client::builder(TokioExecutor::new()).build_http();
-    while let Some(job) = queue.recv().await {
-        if let Job::Send(alert) = job {
-            deliver(&client, &url, alert, &left_out).await;
-        }
+    while let Some((alert, _unsent)) = queue.recv().await {
+        deliver(&client, &url, alert, &left_out).await;
     }
 }
 
