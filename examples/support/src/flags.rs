@@ -20,8 +20,8 @@ pub struct ListenFlags {
     pub listen: SocketAddr,
 
     /// Connections that may be open at one time. For one more, all of them end after their response,
-    /// for which they have ten seconds, and those that wait for a request at once. The system's limit of open files (`ulimit -Hn`) may
-    /// allow fewer.
+    /// for which they have ten seconds, and those that wait for a request at once. The system's limit of
+    /// open files (`ulimit -Hn`) may allow fewer.
     #[arg(long, value_name = "COUNT", default_value = "8192")]
     pub max_connections: NonZeroU32,
 }
