@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use tonic::transport::server::TcpConnectInfo;
 use tower_sliding_window::key::{self, TrustedProxies};
 use tower_sliding_window::{Key, KeyError, KeyExtractor};
 
@@ -241,6 +242,10 @@ proptest! {
         prop_assert_eq!(extractor.key_of(ip), Key::from(text));
         let request = || Request::builder().extension(SocketAddr::from((ip, 443)));
         prop_assert_eq!(extractor.extract(&parts(request())), Ok(extractor.key_of(ip)));
+        let [local_addr, remote_addr] =
+            [Ipv4Addr::LOCALHOST.into(), ip].map(|ip| Some(SocketAddr::new(ip, 443)));
+        let of_tonic = Request::builder().extension(TcpConnectInfo { local_addr, remote_addr });
+        prop_assert_eq!(extractor.extract(&parts(of_tonic)), Ok(extractor.key_of(ip)));
 
         let behind = key::client_ip("10.0.0.1".parse().unwrap());
         let behind = behind.ipv4_prefix(v4).ipv6_prefix(v6);
