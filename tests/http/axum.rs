@@ -71,6 +71,15 @@ async fn nested_path_parameters_are_found() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn path_parameter_is_decoded_once() {
+    let app = Router::new().route("/{sku}", get(hello)).layer(once(key::path_param("sku")));
+    assert_eq!(status(&app, to("/sh%6Fe")).await, OK);
+    assert_eq!(status(&app, to("/shoe")).await, TOO_MANY, "the same");
+    assert_eq!(status(&app, to("/sh%256Fe")).await, OK, "another one");
+    assert_eq!(status(&app, to("/sh%FFe")).await, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test(start_paused = true)]
 async fn route_without_the_parameter_is_500() {
     let app = Router::new()
         .route("/{sku}", get(hello))

@@ -3,4 +3,3 @@
 mod documents;
 mod extractors;
 mod keys;
-mod requests;
