@@ -1,17 +1,15 @@
 //! What happens to requests when one Redis server fails: one test a fault, under load before,
 //! during and after it.
 
-use std::cell::RefCell;
-use std::io::Write;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rlimit::{Resource, setrlimit};
 use test_support::fault;
 use test_support::fault::{Fault, TIMEOUT_ONCE};
 use test_support::load::{LIMIT, Load, user_policy};
 use test_support::proxy::{self, Proxy};
 use test_support::requests::by_user;
-use test_support::{Redis, Worker};
+use test_support::{Redis, run_worker};
 use tokio::time::{Instant, sleep};
 
 use crate::store;
@@ -201,7 +199,8 @@ async fn the_server_becomes_a_replica() {
 async fn no_file_descriptor_is_left() {
     let redis = Redis::start().await;
     // A limit is for a whole process.
-    println!("{}", Worker::start("faults::worker_process", &redis).lines().join("\n"));
+    let url = [("WORKER_REDIS_URL", &*redis.url())];
+    println!("{}", run_worker("faults::worker_process", &url));
 }
 
 #[test]
@@ -215,23 +214,11 @@ fn worker_process() {
             ..fault!(17, "no file descriptor left for a new connection")
         };
         let mut admin = admin(&url).await;
-        // A shell that is there already: without descriptors no other can be started.
-        let mut shell = Command::new("sh").stdin(Stdio::piped()).spawn().unwrap();
-        let shell_input = RefCell::new(shell.stdin.take().unwrap());
-        let allow = async |descriptors: u32, works: bool| {
-            let pid = std::process::id();
-            let line = format!("prlimit --pid {pid} --nofile={descriptors}:1024");
-            writeln!(shell_input.borrow_mut(), "{line}").unwrap();
-            while std::fs::File::open("/dev/null").is_ok() != works {
-                sleep(Duration::from_millis(1)).await;
-            }
-        };
+        let allow = |descriptors| setrlimit(Resource::NOFILE, descriptors, 1024).unwrap();
         let exhaust = async || {
-            allow(3, false).await;
+            allow(3);
             run(&mut admin, KILL_CLIENTS).await;
         };
-        fault.strikes(store(url).await, exhaust, async || allow(1024, true).await).await;
-        drop(shell_input);
-        shell.wait().unwrap();
+        fault.strikes(store(url).await, exhaust, async || allow(1024)).await;
     });
 }

@@ -11,7 +11,7 @@ use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{MemoryStore, Policy, PolicyHandle, Quota, StoreError};
 
 use test_support::requests::{by_user, ok, status};
-use test_support::{Worker, memory_kb};
+use test_support::{memory_kb, run_worker};
 
 use crate::{OK, TOO_MANY};
 
@@ -26,7 +26,7 @@ const BYTES_BESIDES: usize = 24 << 20;
 #[test]
 #[cfg_attr(not(target_os = "linux"), ignore = "only Linux has the memory of a process in a file")]
 fn flood_of_keys_fits_in_bounded_memory() {
-    Worker::start_in("flood::worker_process", &[]).lines();
+    run_worker("flood::worker_process", &[]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 use tower_sliding_window::{Admitted, Decision, Limiter};
 
 pub use cluster::Cluster;
-pub use process::{Process, Worker, memory_kb};
+pub use process::{Process, memory_kb, run_worker};
 pub use redis_server::Redis;
 pub use sentinel::{MASTER, Sentinel, Sentinels};
 pub use stores::{StubStore, outcome, patient, patient_store};

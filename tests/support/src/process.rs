@@ -1,10 +1,8 @@
 //! A child process that does not outlive its test, and tests that run in several processes: a test starts its own
 //! program again.
 
-use std::io::{self, Read};
+use std::io;
 use std::process::{Child, Command, ExitStatus, Stdio};
-
-use crate::Redis;
 
 /// Reads how much memory a process takes, `VmRSS`, or has ever taken, `VmHWM`, in kB. `self` is this process.
 pub fn memory_kb(process: &str, what: &str) -> u64 {
@@ -54,34 +52,19 @@ impl Drop for Process {
     }
 }
 
-/// An ignored test of this test program that runs as a process of its own.
-pub struct Worker(Process);
-
-impl Worker {
-    /// Starts the test of this name, for example `faults::worker_process`. It finds the URL of the
-    /// server in `WORKER_REDIS_URL`.
-    pub fn start(test: &str, redis: &Redis) -> Self {
-        Self::start_in(test, &[("WORKER_REDIS_URL", &redis.url())])
-    }
-
-    /// Starts the test of this name in an environment with these variables.
-    pub fn start_in(test: &str, environment: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let arguments = ["--exact", test, "--ignored", "--nocapture"];
-        let command = command.args(arguments).envs(environment.iter().copied());
-        Self(Process::start(command.stdout(Stdio::piped())))
-    }
-
-    /// Waits until the worker ends, and returns the lines it printed.
-    ///
-    /// # Panics
-    ///
-    /// If the worker fails.
-    pub fn lines(mut self) -> Vec<String> {
-        let mut text = String::new();
-        self.0.0.stdout.take().unwrap().read_to_string(&mut text).unwrap();
-        assert!(self.0.0.wait().unwrap().success(), "the worker fails: {text}");
-        assert!(text.contains("running 1 test"), "there is no such worker: {text}");
-        text.lines().map(str::to_owned).collect()
-    }
+/// Runs an ignored test of this test program, for example `faults::worker_process`, as a process of its own in an
+/// environment with these variables. Returns what it printed.
+///
+/// # Panics
+///
+/// If the test fails.
+pub fn run_worker(test: &str, environment: &[(&str, &str)]) -> String {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let command = command.args(["--exact", test, "--ignored", "--nocapture"]);
+    let command = command.envs(environment.iter().copied()).stderr(Stdio::inherit());
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "the worker fails: {text}");
+    assert!(text.contains("running 1 test"), "there is no such worker: {text}");
+    text
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use speech_monitor::{Message, Rule, SpeechMonitor};
 use test_support::recorder::RecordedMetrics;
-use test_support::{Redis, Worker, memory_kb, patient_store};
+use test_support::{Redis, memory_kb, patient_store, run_worker};
 use tokio::task::JoinSet;
 use tower_sliding_window::{RedisStore, StoreError};
 
@@ -176,5 +176,5 @@ async fn flood_process() {
 
 #[test]
 fn a_flood_of_senders_takes_no_more_than_the_documentation_says() {
-    Worker::start_in("monitor::flood_process", &[]).lines();
+    run_worker("monitor::flood_process", &[]);
 }
