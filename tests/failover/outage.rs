@@ -344,40 +344,47 @@ async fn denial_by_redis_stands_whatever_fails_after_it() {
     }
 }
 
-/// The journal holds three requests. To cancel one of them changes what is there.
+/// The journal holds three requests. To cancel one of them changes what is there, and a denial by the log of this process adds
+/// nothing.
 #[tokio::test]
-async fn cancellation_needs_no_room_in_a_full_journal() {
+async fn cancellation_and_denial_need_no_room_in_a_full_journal() {
     let mut redis = Redis::start().await;
     let store = RedisStore::builder().local_capacity(3).connect(redis.url()).await.unwrap();
-    let limiter = limiter(user(9), &store);
+    let limiter = limiter(user(2), &store);
     redis.kill();
     let first = admit_cost(&limiter, 1).await;
     admit_cost(&limiter, 1).await;
-    admit_cost(&limiter, 1).await;
-    let full = limiter.check("alice").await.unwrap_err();
+    assert!(admit(&limiter, "bob").await);
+    let full = limiter.check("bob").await.unwrap_err();
     assert!(matches!(full, StoreError::Full { .. }), "{full}");
+    let denied = limiter.check("alice").await.expect("a denial");
+    let wait = denied.denied().expect("two are two").retry_after();
+    assert!(wait > Duration::from_secs(3_590), "{wait:?}");
     assert!(limiter.cancel(&first).await.unwrap());
     redis.start_again();
     until_redis_decides(&limiter).await;
-    redis.has_entries("tsw:{=alice}:user:1h", 2).await;
+    redis.has_entries(LOG, 1).await;
 }
 
 /// There is no room for the log of another user. That of all users is there, and must not lack what Redis has admitted.
 #[tokio::test]
-async fn local_log_lacks_no_admission_beside_a_log_without_room() {
+async fn outage_refuses_a_key_without_room_and_counts_it_for_all() {
     let mut redis = Redis::start().await;
     let store = RedisStore::builder().local_capacity(2).connect(redis.url()).await.unwrap();
-    let limiter = limiter(user(9), &store);
     let [users, all] =
-        [user(9), Policy::new("all").quota(Quota::per_hour(3))].map(PolicyHandle::new);
-    let check = async |key: &'static str| {
-        limiter.check_all([(&users, key), (&all, "everyone")]).await.map(|it| it.is_admitted())
-    };
+        [user(2), Policy::new("all").quota(Quota::per_hour(3))].map(PolicyHandle::new);
+    let (ours, of_all) = (limiter(&users, &store), limiter(&all, &store));
     for key in ["alice", "bob", "carol"] {
-        assert!(check(key).await.unwrap(), "Redis has room for all");
+        let decision = ours.check_all([(&users, key), (&all, "everyone")]).await.unwrap();
+        assert!(decision.is_admitted(), "Redis has room for all");
     }
     redis.kill();
-    assert!(!check("alice").await.unwrap(), "three are three");
+    assert!(admit(&ours, "alice").await);
+    assert!(!admit(&ours, "alice").await);
+    assert!(!admit(&of_all, "everyone").await, "three are three");
+    let error = ours.check("carol").await.unwrap_err();
+    assert!(matches!(error, StoreError::Full { capacity: 2 }), "{error:?}");
+    assert!(admit(&ours.failure_policy(FailurePolicy::Open), "carol").await);
 }
 
 /// The journal is full when the cost of an earlier request becomes known.
@@ -406,24 +413,6 @@ async fn settlement_finds_room_in_a_full_journal() {
     sleep(Duration::from_millis(700)).await;
     let left = theirs.peek("alice").await.unwrap().remaining();
     assert_eq!(left, 0, "{settled:?}");
-}
-
-/// The journal has no room for a request that the log of this process denies.
-#[tokio::test]
-async fn denial_needs_no_room_in_a_full_journal() {
-    let mut redis = Redis::start().await;
-    let store = RedisStore::builder().local_capacity(3).connect(redis.url()).await.unwrap();
-    let (ours, many) =
-        (limiter(user(2), &store), limiter(Policy::new("many").quota(Quota::per_hour(9)), &store));
-    redis.kill();
-    assert!(
-        admit(&ours, "alice").await && admit(&ours, "alice").await && admit(&many, "bob").await
-    );
-    let full = many.check("bob").await.unwrap_err();
-    assert!(matches!(full, StoreError::Full { .. }), "{full}");
-    let denied = ours.check("alice").await.expect("a denial");
-    let wait = denied.denied().expect("two are two").retry_after();
-    assert!(wait > Duration::from_secs(3_590), "{wait:?}");
 }
 
 /// More has left the window of a budget than one call counts out, and Redis can't write down how much it has counted.
