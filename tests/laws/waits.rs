@@ -133,6 +133,17 @@ async fn waiter(limiter: &Limiter, max_wait: Option<Duration>) -> Waiter {
     waiter
 }
 
+/// Starts to wait for a place in several logs, or for what a request costs there.
+fn waits<const N: usize>(
+    limiter: &Limiter,
+    logs: [(&PolicyHandle, impl Into<Key>, u32); N],
+    max_wait: Option<Duration>,
+) -> Waiter {
+    let limiter = limiter.clone();
+    let logs = logs.map(|(policy, key, cost)| (policy.clone(), key.into(), cost));
+    tokio::spawn(async move { limiter.until_admitted_all(|| logs.clone(), max_wait).await })
+}
+
 /// Returns a limiter of one request in ten seconds whose log is full.
 async fn full() -> Limiter {
     let limiter = Limiter::new(Quota::new(1, TEN), MemoryStore::new());
@@ -172,18 +183,12 @@ async fn only_the_first_waiter_checks() {
     assert_eq!(store.checks(), 8, "the next one goes on");
 }
 
-/// Waits in a task for a request of a cost.
-fn costly(limiter: &Limiter, policy: &PolicyHandle, cost: u32) -> Waiter {
-    let (limiter, policy) = (limiter.clone(), policy.clone());
-    tokio::spawn(async move { limiter.until_admitted_all(|| [(&policy, "bob", cost)], None).await })
-}
-
 #[tokio::test(start_paused = true)]
 async fn bound_counts_their_costs() {
     let policy = PolicyHandle::new(Policy::from(Quota::new(4, TEN)).budget());
     let limiter = Limiter::new(&policy, MemoryStore::new());
     assert!(limiter.check_cost("bob", 4).await.unwrap().is_admitted());
-    let _first = costly(&limiter, &policy, 3);
+    let _first = waits(&limiter, [(&policy, "bob", 3)], None);
     sleep(A_MOMENT).await;
     let [fits, too_much] = [1, 2].map(|cost| {
         let policy = &policy;
@@ -291,12 +296,8 @@ impl Messages {
 
     /// Starts to send a message, and returns when that has begun.
     async fn send(&self, from: &'static str, to: u64, max_wait: Option<Duration>) -> Waiter {
-        let (limiter, sender, receiver) =
-            (self.limiter.clone(), self.sender.clone(), self.receiver.clone());
-        let waiter = tokio::spawn(async move {
-            let logs = || [(&sender, Key::from(from)), (&receiver, Key::from(to))];
-            limiter.until_admitted_all(logs, max_wait).await
-        });
+        let logs = [(&self.sender, Key::from(from), 1), (&self.receiver, Key::from(to), 1)];
+        let waiter = waits(&self.limiter, logs, max_wait);
         sleep(A_MOMENT).await;
         waiter
     }
@@ -448,25 +449,21 @@ async fn caller_that_looks_at_its_logs_is_not_overtaken() {
     let (user, tenant) = (policy("user", 2), policy("tenant", 100));
     let store = Counting { way: Some(10 * A_MOMENT), ..Counting::default() };
     let limiter = Limiter::new(&user, store);
-    let send = || {
-        let (limiter, user, tenant) = (limiter.clone(), user.clone(), tenant.clone());
-        tokio::spawn(async move {
-            let logs = || [(&user, "alice"), (&tenant, "t")];
-            limiter.until_admitted_all(logs, None).await.unwrap().timestamp().unwrap()
-        })
-    };
+    let send = || waits(&limiter, [(&user, "alice", 1), (&tenant, "t", 1)], None);
     let start = Instant::now();
     for sent in [send(), send()] {
-        sent.await.unwrap();
+        sent.await.unwrap().unwrap();
     }
     let first = send();
     // The first one has sent its last check, which finds two places.
     sleep_until(start + TEN + 31 * A_MOMENT).await;
     let second = send();
     sleep(12 * A_MOMENT).await;
-    let third = send().await.unwrap();
-    let (first, second) = (first.await.unwrap(), second.await.unwrap());
-    assert!(first < second && second < third, "{first:?}, {second:?}, {third:?}");
+    let mut admitted = Vec::new();
+    for sent in [first, second, send()] {
+        admitted.push(sent.await.unwrap().unwrap().timestamp().unwrap());
+    }
+    assert!(admitted.is_sorted_by(|one, other| one < other), "{admitted:?}");
 }
 
 /// It has looked at another time than the one before it, who may wait for longer.
@@ -498,11 +495,8 @@ async fn denial_in_the_queue_denies_no_smaller_request_behind_it() {
         }
         let mut waiters = Vec::new();
         for (policy, cost) in [(&policy, 1), (&policy, 2), (&other, cost)] {
-            let (limiter, policy) = (limiter.clone(), policy.clone());
-            waiters.push(tokio::spawn(async move {
-                let logs = || [(&policy, "bob", cost)];
-                limiter.until_admitted_all(logs, Some(TEN * 7 / 10)).await
-            }));
+            let logs = [(policy, "bob", cost)];
+            waiters.push(waits(&limiter, logs, Some(TEN * 7 / 10)));
             sleep(A_MOMENT).await;
         }
         let mut ended = Vec::new();
@@ -541,12 +535,7 @@ async fn waiter_for_another_log_does_not_overtake() {
         let decision = limiter.check_all([(policy, name)]).await.unwrap();
         decision.admitted().unwrap().clone()
     };
-    let send = |name: &'static str| {
-        let (limiter, user, tenant) = (limiter.clone(), user.clone(), tenant.clone());
-        tokio::spawn(async move {
-            limiter.until_admitted_all(|| [(&user, name), (&tenant, "t")], None).await
-        })
-    };
+    let send = |name: &str| waits(&limiter, [(&user, name, 1), (&tenant, "t", 1)], None);
     let (alice, bob) = (fill(&user, "alice").await, fill(&user, "bob").await);
     let first = send("alice");
     sleep(A_SECOND / 2).await;
@@ -615,7 +604,7 @@ async fn impossible_request_waits_no_longer() {
     let policy = PolicyHandle::new(budget(4));
     let limiter = Limiter::new(&policy, MemoryStore::new());
     assert!(limiter.check_cost("bob", 4).await.unwrap().is_admitted());
-    let waits = costly(&limiter, &policy, 3);
+    let waits = waits(&limiter, [(&policy, "bob", 3)], None);
     sleep(A_MOMENT).await;
     policy.set(budget(2)).unwrap();
     sleep(A_SECOND).await;
