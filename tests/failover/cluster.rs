@@ -91,13 +91,14 @@ fn all_at_once(by: DecidedBy, limiter: &Limiter, keys: &[String]) -> JoinSet<()>
     all
 }
 
-/// The other nodes do not notice meanwhile.
+/// The other nodes do not notice meanwhile, also of what the application itself asks the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_node_costs_its_timeout_once() {
     const TIMEOUT: Duration = Duration::from_secs(3);
     let cluster = Cluster::start().await;
     let store = RedisStore::builder().response_timeout(TIMEOUT).connect(cluster.servers()).await;
-    let limiter = limiter(user(9), &store.unwrap());
+    let store = store.unwrap();
+    let limiter = limiter(user(9), &store);
     let (of_it, others) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &of_it).await;
     cluster.nodes[1].signal("STOP");
@@ -106,6 +107,10 @@ async fn silent_node_costs_its_timeout_once() {
     decides(DecidedBy::LocalLog, &limiter, &of_it).await;
     limiter.explain(&*of_it[0]).await.unwrap();
     assert!(start.elapsed() < TIMEOUT, "none of them has waited for the node");
+    for _ in 0..6 {
+        let reply = store.commands().query::<u64>(redis::cmd("ZCARD").arg(log_of(&of_it[0]))).await;
+        assert!(reply.is_err(), "the node is silent");
+    }
     decides(DecidedBy::Store, &limiter, &others).await;
     cluster.nodes[1].signal("CONT");
     until_redis_decides(&limiter, &of_it[0]).await;
@@ -437,23 +442,6 @@ async fn cluster_that_is_down_delays_no_check() {
     cluster.nodes[1].start_again();
     cluster.serves_every_slot(&[0]).await;
     until_redis_decides(&limiter, &others[0]).await;
-}
-
-/// They are those of the application.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn own_commands_to_a_silent_node_concern_no_other() {
-    let cluster = Cluster::start().await;
-    let store = store(cluster.servers()).await;
-    let limiter = limiter(user(1_000), &store);
-    let (of_it, others) = keys_of(&cluster, 1).await;
-    decides(DecidedBy::Store, &limiter, &of_it).await;
-    cluster.nodes[1].signal("STOP");
-    decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
-    for _ in 0..6 {
-        let reply = store.commands().query::<u64>(redis::cmd("ZCARD").arg(log_of(&of_it[0]))).await;
-        assert!(reply.is_err(), "the node is silent");
-    }
-    decides(DecidedBy::Store, &limiter, &others).await;
 }
 
 /// Nobody checks, such as in a process of those who answer questions of users.
@@ -963,20 +951,14 @@ async fn request_beside_a_silent_node_is_known_to_the_other_at_once() {
         assert_eq!(node.entries(&log_of(key)).await, 0);
         sleep(Duration::from_millis(130)).await;
     }
+    // The log in Redis expires, and the one of the silent node has the request.
+    let short = Policy::new("short").quota(Quota::new(9, Duration::from_millis(300)));
+    let both = two.limiter.check_all([(&short.into(), "alice"), (&many, "bob")]).await.unwrap();
+    sleep(Duration::from_millis(500)).await;
+    assert!(two.limiter.cancel(both.admitted().unwrap()).await.unwrap());
 }
 
-/// Another process has reset the log on the node that replies.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reset_elsewhere_is_seen_beside_a_silent_node() {
-    let two = TwoNodes::start().await;
-    assert!(two.user("alice").await.is_admitted());
-    two.without_bob().await;
-    limiter(&two.user, &store(two.cluster.servers()).await).reset("alice").await.unwrap();
-    let both = two.limiter.check_all([(&two.user, "alice"), (&many(), "bob")]).await.unwrap();
-    assert!(both.is_admitted(), "{:?}", both.decided_by());
-}
-
-/// Also while the process decides about other keys without Redis.
+/// Another process resets the log on the node that replies, while this one decides about other keys without Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn reset_elsewhere_is_seen_beside_local_decisions() {
     let two = TwoNodes::start().await;
@@ -988,9 +970,12 @@ async fn reset_elsewhere_is_seen_beside_local_decisions() {
             tokio::task::yield_now().await;
         }
     });
-    let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
+    let (theirs, many) = (limiter(&two.user, &store(two.cluster.servers()).await), many());
     for round in 0..20 {
-        assert!(two.user("alice").await.is_admitted(), "in round {round}");
+        let beside = (round % 2 == 1).then_some((&many, "bob"));
+        let logs = [(&two.user, "alice")].into_iter().chain(beside);
+        let decision = two.limiter.check_all(logs).await.unwrap();
+        assert!(decision.is_admitted(), "in round {round}: {:?}", decision.decided_by());
         theirs.reset("alice").await.unwrap();
     }
     others.abort();
@@ -1159,18 +1144,6 @@ async fn request_that_redis_denies_beside_a_silent_node_brings_no_ban() {
     let (both, alone) = tokio::join!(both, alone);
     assert!(!both.unwrap().is_admitted(), "alice is full");
     assert!(alone.is_admitted(), "{:?}", alone.usage().banned_for());
-}
-
-/// The log in Redis has expired, and the one of the silent node had the request.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancellation_beside_a_silent_node_says_that_the_request_was_there() {
-    let two = TwoNodes::start().await;
-    let short = Policy::new("short").quota(Quota::new(9, Duration::from_millis(300)));
-    let short = PolicyHandle::new(short);
-    two.without_bob().await;
-    let both = two.limiter.check_all([(&short, "alice"), (&many(), "bob")]).await.unwrap();
-    sleep(Duration::from_millis(500)).await;
-    assert!(two.limiter.cancel(both.admitted().unwrap()).await.unwrap());
 }
 
 /// A check whose keys are on two silent nodes is one that Redis did not decide.
