@@ -224,10 +224,12 @@ mod tests {
     /// Two requests may bring the policy of a key up to date at once, one of them with an earlier version.
     #[test]
     fn override_follows_the_last_of_many_changes() {
-        let common = PolicyHandle::new(Quota::per_minute(5));
+        let policy = || Policy::new("user").quota(Quota::per_minute(5));
+        let common = PolicyHandle::new(policy());
         let users = Overrides::new(&common);
-        users.set("alice", "100/60s".parse().unwrap()).unwrap();
+        users.set("alice", "9/1s".parse().unwrap()).unwrap();
         let (key, is_over) = (Key::from("alice"), AtomicBool::new(false));
+        let of_alice = users.get(&key).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
@@ -238,12 +240,15 @@ mod tests {
             }
             let follows = (1..30_000).all(|round| {
                 let penalty = Penalty::new(Quota::per_hour(3), [Duration::from_secs(round)]);
-                common.set(Policy::from(Quota::per_minute(5)).penalty(penalty.clone())).unwrap();
+                common.set(policy().penalty(penalty.clone())).unwrap();
                 let _ = users.get(&key);
                 users.get(&key).unwrap().get().get_penalty() == Some(&penalty)
             });
             is_over.store(true, Ordering::Relaxed);
             assert!(follows);
         });
+        let now = users.get(&key).unwrap().get();
+        assert_eq!(now.log_name(), common.get().log_name(), "a shorter window keeps the log");
+        assert_eq!((now.to_string(), of_alice.get()), ("9/1s".to_owned(), now), "the same handle");
     }
 }

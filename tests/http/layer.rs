@@ -218,19 +218,3 @@ fn override_of_another_name_changes_nothing() {
     users.reload([("alice", Override::Exempt)]).unwrap();
     assert_eq!(all(), ["exempt", "5/60s", "5/60s"], "a reload replaces all");
 }
-
-/// An override takes the rest from the policy as it is now.
-#[test]
-fn override_follows_the_policy() {
-    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(5)));
-    let users = Overrides::new(&policy);
-    users.set("alice", "9/1s".parse().unwrap()).unwrap();
-    let of_alice = users.get(&"alice".into()).unwrap();
-    assert!(of_alice.get().get_penalty().is_none());
-    let with_penalty = Policy::new("user").quota(Quota::per_minute(5));
-    policy.set(with_penalty.penalty("1/1h:1h".parse().unwrap())).unwrap();
-    let now = users.get(&"alice".into()).unwrap().get();
-    assert!(now.get_penalty().is_some(), "its bans are enforced for alice too");
-    assert_eq!(now.log_name(), policy.get().log_name(), "a shorter window keeps the log");
-    assert_eq!((now.to_string(), of_alice.get()), ("9/1s".to_owned(), now), "the same handle");
-}
