@@ -16,7 +16,6 @@ use crate::{policy, provoke, run_into};
 
 test_support::on_every_store!(
     manual_ban_only_lengthens_until_lifted,
-    rule_given_twice_keeps_its_penalty,
     stricter_penalty_of_two_applies,
     strikes_count_for_as_long_as_each_penalty_says,
     a_ban_by_hand_needs_no_strikes,
@@ -60,27 +59,23 @@ async fn manual_ban_only_lengthens_until_lifted(store: impl Store + Clone) {
     assert!(matches!(events[3], BanEvent::Lifted { .. }));
 }
 
-async fn rule_given_twice_keeps_its_penalty(store: impl Store + Clone) {
-    Bans::new(policy(), store.clone()).impose("mallory", Duration::from_secs(9), "").await.unwrap();
-    let limiter = Limiter::new(policy(), store);
-    // The first one has another log, and the second one the same.
-    for quota in [Quota::per_minute(100), Quota::per_second(100)] {
-        let plain = Policy::new("user").quota(quota);
-        for pairs in [[plain.clone(), policy()], [policy(), plain]] {
-            let decision = limiter.check_all(pairs.map(|it| (it, "mallory"))).await.unwrap();
-            assert!(decision.usage().banned_for().is_some(), "{quota}");
-        }
-    }
-}
-
 fn with_penalty(quota: Quota, penalty: &str) -> PolicyHandle {
     PolicyHandle::new(Policy::new("user").quota(quota).penalty(penalty.parse().unwrap()))
 }
 
 async fn stricter_penalty_of_two_applies(store: impl Store + Clone) {
     let [lax, strict] = ["5/1h:1h", "1/1h:2h"].map(|it| with_penalty(Quota::per_hour(1), it));
+    // Without a penalty: the first one has the same log, and the second one another.
+    let [plain, other] = [Quota::per_hour(1), Quota::per_minute(100)]
+        .map(|quota| PolicyHandle::new(Policy::new("user").quota(quota)));
     let limiter = Limiter::new(&lax, store);
-    for (key, pairs) in [("alice", [&lax, &strict]), ("bob", [&strict, &lax])] {
+    for (key, pairs) in [
+        ("alice", [&lax, &strict]),
+        ("bob", [&strict, &lax]),
+        ("carol", [&plain, &strict]),
+        ("dave", [&strict, &plain]),
+        ("erin", [&other, &strict]),
+    ] {
         let check = async || limiter.check_all(pairs.map(|it| (it, key))).await.unwrap();
         assert!(check().await.is_admitted());
         let banned = check().await.usage().banned_for();
