@@ -7,7 +7,7 @@ use test_support::{Redis, admit, eventually};
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, task};
 use tower_sliding_window::{
-    Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota, RedisStore,
+    Bans, DecidedBy, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
 };
 
 use crate::{Far, LOG, limiter, notice_a_loss, store, until_redis_decides, user};
@@ -187,10 +187,8 @@ async fn ban_is_noted_beside_a_settlement_in_another_log() {
 #[tokio::test]
 async fn ban_lifted_twice_stays_lifted() {
     let mut redis = Redis::start_durable().await;
-    let policy = PolicyHandle::new(user(5).penalty(Penalty::manual()));
-    let (ours, theirs) = (store(redis.url()).await, store(redis.url()).await);
-    let (limiter, bans) = (limiter(&policy, &ours), Bans::new(&policy, ours));
-    let their_bans = Bans::new(&policy, theirs);
+    let (limiter, bans) = process(&store(redis.url()).await);
+    let (_, their_bans) = process(&store(redis.url()).await);
     bans.impose("mallory", HOUR, "by mistake").await.unwrap();
     for was_there in [true, false] {
         assert_eq!(their_bans.lift("mallory").await.unwrap(), was_there);
@@ -205,12 +203,11 @@ async fn ban_lifted_twice_stays_lifted() {
 #[tokio::test]
 async fn ban_lifted_after_a_loss_stays_lifted() {
     let redis = Redis::start().await;
-    let policy = PolicyHandle::new(user(5).penalty(Penalty::manual()));
-    let (ours, theirs) = (store(redis.url()).await, store(redis.url()).await);
-    let (limiter, bans) = (limiter(&policy, &ours), Bans::new(&policy, ours));
+    let (limiter, bans) = process(&store(redis.url()).await);
+    let (_, their_bans) = process(&store(redis.url()).await);
     bans.impose("mallory", HOUR, "by mistake").await.unwrap();
     redis.run::<()>(&["FLUSHALL"]).await;
-    assert!(!Bans::new(&policy, theirs).lift("mallory").await.unwrap());
+    assert!(!their_bans.lift("mallory").await.unwrap());
     sleep(Duration::from_millis(1_100)).await;
     // This process may ask about mallory first before it has seen the loss.
     for user in ["alice", "mallory", "mallory"] {
@@ -223,9 +220,7 @@ async fn ban_lifted_after_a_loss_stays_lifted() {
 #[tokio::test]
 async fn ban_stands_for_a_request_that_redis_admits_after_a_loss() {
     let redis = Redis::start().await;
-    let policy = PolicyHandle::new(user(5).penalty(Penalty::manual()));
-    let store = store(redis.url()).await;
-    let (limiter, bans) = (limiter(&policy, &store), Bans::new(&policy, store));
+    let (limiter, bans) = process(&store(redis.url()).await);
     bans.impose("alice", HOUR, "spam").await.unwrap();
     redis.run::<()>(&["FLUSHALL"]).await;
     // Redis counts it before the loss is noticed, and its reply is read later.

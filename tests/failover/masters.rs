@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{DecidedBy, Limiter, RedisStore};
 
-use crate::{LOG, limiter, store, until_redis_decides, user};
+use crate::{LOG, limiter, notice_a_loss, store, until_redis_decides, user};
 
 async fn follow(replica: &Redis, master: &Redis) {
     let port = master.port().to_string();
@@ -33,11 +33,7 @@ async fn failover_there_and_back_is_a_loss() {
             first.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
         }
         assert_eq!(first.entries(LOG).await, 0, "they are lost");
-        // Another key is asked for, so that the loss is noticed.
-        let _ = ours.check("bob").await;
-        sleep(Duration::from_millis(1_200)).await;
-        let _ = ours.check("bob").await;
-        sleep(Duration::from_secs(1)).await;
+        notice_a_loss(&ours).await;
         assert!(!admit(&ours, "alice").await, "the connection breaks: {breaks}");
         assert_eq!(first.entries(LOG).await, 5);
     }
