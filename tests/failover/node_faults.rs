@@ -137,26 +137,24 @@ async fn slots_move_from_node_to_node() {
     load.until_decided_by(DecidedBy::Store).await;
     sleep(WINDOW / 4).await;
     let began = Instant::now();
-    let mut rounds = 0;
-    while began.elapsed() < WINDOW * 2 {
-        for user in 0..USERS {
-            let (slot, owner) = cluster.slot(&format!("tsw:{{=user-{user}}}:user:2s")).await;
-            cluster.move_slot(slot, (owner + rounds) % 3, (owner + rounds + 1) % 3).await;
+    let move_slots = async || {
+        let mut rounds = 0;
+        while began.elapsed() < WINDOW * 2 {
+            for user in 0..USERS {
+                let (slot, owner) = cluster.slot(&format!("tsw:{{=user-{user}}}:user:2s")).await;
+                cluster.move_slot(slot, (owner + rounds) % 3, (owner + rounds + 1) % 3).await;
+            }
+            rounds += 1;
         }
-        rounds += 1;
-    }
-    let ended = Instant::now();
-    load.until_decided_by(DecidedBy::Store).await;
-    sleep(WINDOW * 5 / 4).await;
-    let answers = load.stop().await;
-    answers.are_decisions();
-    answers.no_user_starves();
-    assert_eq!(answers.over_admitted(), 0);
-    let fault = fault!(24, "Cluster: every user's slot moves between nodes, many times")
-        .sees("no difference: the process decides where Redis cannot while a slot moves")
-        .adds("a redirection");
-    let during = answers.between(began, ended);
+        println!("each slot moved {rounds} times");
+    };
+    let fault = Fault {
+        client_sees: "no difference: the process decides where Redis cannot while a slot moves",
+        added_latency: "a redirection",
+        decided_here: false,
+        ..fault!(24, "Cluster: every user's slot moves between nodes, many times")
+    };
+    let answers = fault.ends(load, began, move_slots).await;
+    let during = answers.between(began, began + WINDOW * 2);
     assert!(during.count(|it| it.decided_by == Some(DecidedBy::Store)) > USERS);
-    println!("each slot moved {rounds} times");
-    fault.report(&during, 0);
 }
