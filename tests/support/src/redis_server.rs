@@ -200,6 +200,12 @@ impl Redis {
         client.get_multiplexed_async_connection_with_config(&config).await
     }
 
+    /// Returns one of the numbers of `INFO stats`.
+    pub async fn stat(&self, name: &str) -> u64 {
+        let stats: InfoDict = self.run(&["INFO", "stats"]).await;
+        stats.get(name).unwrap_or_else(|| panic!("there is no {name}"))
+    }
+
     /// Returns how often a command was called.
     pub async fn call_count(&self, command: &str) -> u64 {
         let stats: InfoDict = self.run(&["INFO", "commandstats"]).await;
