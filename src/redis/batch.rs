@@ -167,9 +167,15 @@ impl<R: BatchedRequest> Batch<R> {
         let is_gone = sending_for.is_none_or(|time| time > self.client.response_timeout);
         let replies = queue.replies;
         if queue.waiting.len() >= MOST_WAITING {
-            let first = queue.waiting.front().map_or(replies, |first| first.replies);
+            let is_late =
+                |first: &&Waiting<R>| now.saturating_duration_since(first.since) > LONGEST_WAIT;
+            let error = match queue.waiting.front().filter(is_late) {
+                Some(first) => waited_too_long(first.replies, replies),
+                // So many at once are no silence.
+                None => StoreError::Overloaded,
+            };
             drop(queue);
-            let _ = caller.send(Err(waited_too_long(first, replies)));
+            let _ = caller.send(Err(error));
             return;
         }
         queue.waiting.push_back(Waiting { request, since: now, replies, caller });

@@ -179,10 +179,14 @@ async fn silence_with_more_that_wait_than_may_is_an_outage() {
     let limiter = Limiter::new(Quota::per_minute(5), store.connect(proxy.url()).await.unwrap());
     proxy.set(proxy::Fault::Stall);
     let mut waiting = Vec::new();
-    for user in 0..70_000 {
-        let mut check = task::spawn(Box::pin(limiter.check(user)));
-        let _ = check.poll();
-        waiting.push(check);
+    // The first of them are sent.
+    for users in [0..70_000, 70_000..75_000] {
+        for user in users {
+            let mut check = task::spawn(Box::pin(limiter.check(user)));
+            let _ = check.poll();
+            waiting.push(check);
+        }
+        sleep(Duration::from_millis(1_100)).await;
     }
     let decision = limiter.check("alice").await.unwrap();
     assert_eq!(decision.decided_by(), DecidedBy::LocalLog);

@@ -193,6 +193,22 @@ async fn check_does_not_wait_for_later_changes() {
     task.await.unwrap();
 }
 
+/// More at once than may wait are no silence: Redis is well, and knows what other processes have admitted.
+#[tokio::test]
+async fn burst_above_what_may_wait_is_no_outage() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let (check, now) = (Arc::new(check("alice")), Instant::now());
+    let send = || {
+        let request = CheckRequest { check: check.clone(), mode: Mode::Peek };
+        store.0.checks.send(request, now)
+    };
+    let waiting: Vec<_> = (0..65_536).map(|_| send()).collect();
+    let late = send().await;
+    assert!(matches!(late, Err(StoreError::Overloaded)), "{:?}", late.err());
+    drop(waiting);
+}
+
 /// A denial's reply is under way while the ban is lifted. It must not bring the ban back here.
 #[tokio::test]
 async fn late_denial_brings_no_lifted_ban_back() {
