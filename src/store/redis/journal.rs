@@ -68,8 +68,8 @@ struct Unwritten {
     requests: HashMap<Uuid, Request, RandomState>,
     /// Set if all that this process knows of the log is to be written, because Redis has lost data.
     whole: Option<Whole>,
-    /// Whether the ban of the key is to be written.
-    has_ban: bool,
+    /// How often it was noted that the ban of the key is to be written.
+    bans: u32,
     /// The result of the writer. Closed when the writer is gone, also if its task was dropped.
     writing: Option<watch::Receiver<WriteResult>>,
 }
@@ -88,7 +88,7 @@ pub(super) struct Writer {
     pub(super) log: LogId,
     pub(super) requests: Vec<(Uuid, Request)>,
     pub(super) whole: Option<Whole>,
-    pub(super) has_ban: bool,
+    pub(super) bans: u32,
     pub(super) result: watch::Sender<WriteResult>,
 }
 
@@ -234,7 +234,8 @@ impl State {
     pub(super) fn ban(&mut self, log: &LogId) {
         // Under this policy, which has a penalty: what was noted before may be under one that has none.
         let unwritten = self.logs.remove(log).unwrap_or_default();
-        self.logs.insert(log.clone(), Unwritten { has_ban: true, ..unwritten });
+        let bans = unwritten.bans.saturating_add(1);
+        self.logs.insert(log.clone(), Unwritten { bans, ..unwritten });
     }
 
     /// Takes note that Redis may lack anything of a log. What was written since that loss is not written
@@ -283,9 +284,9 @@ impl State {
         let requests = unwritten.requests.iter().take(most).map(|(id, it)| (*id, *it)).collect();
         let (result, writing) = watch::channel(None);
         unwritten.writing = Some(writing.clone());
-        let (whole, has_ban) = (unwritten.whole, unwritten.has_ban);
+        let (whole, bans) = (unwritten.whole, unwritten.bans);
         let log = self.logs.get_key_value(log)?.0.clone();
-        Some((writing, Some(Writer { log, requests, whole, has_ban, result })))
+        Some((writing, Some(Writer { log, requests, whole, bans, result })))
     }
 
     /// Ends the work of a writer. If it has succeeded, drops what it has written, except what has changed
@@ -307,7 +308,9 @@ impl State {
                 }
                 if unwritten.whole == writer.whole {
                     unwritten.whole = next;
-                    unwritten.has_ban &= !writer.has_ban;
+                    if unwritten.bans == writer.bans {
+                        unwritten.bans = 0;
+                    }
                 }
             }
             self.drop_if_empty(&writer.log);
@@ -333,7 +336,7 @@ impl State {
 
 impl Unwritten {
     fn is_empty(&self) -> bool {
-        let is_written = self.requests.is_empty() && self.whole.is_none() && !self.has_ban;
+        let is_written = self.requests.is_empty() && self.whole.is_none() && self.bans == 0;
         is_written && !self.is_being_written()
     }
 

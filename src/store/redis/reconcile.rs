@@ -124,7 +124,7 @@ impl RedisStore {
         }
     }
 
-    async fn run(self, writer: Writer) {
+    pub(super) async fn run(self, writer: Writer) {
         let (result, next) = match self.0.write(&writer).await {
             Ok(next) => (Ok(()), next),
             Err(error) => (Err(error), None),
@@ -167,12 +167,13 @@ impl Inner {
                 self.local.forget_until(log, reset_at);
             }
         }
-        if writer.has_ban
+        if writer.bans > 0
             && let Some((ban, now_us)) = self.local.standing_ban(log)
         {
             let age_us = now_us.saturating_sub(ban.last_seen_us);
             let seen = (ban.store_timestamp_us.unwrap_or(0), age_us);
             let length = (ban.wait_us(now_us), ban.length_us, ban.level);
+            let losses = self.health.losses();
             let reply =
                 requests::impose(&self.client, log, length, &ban.reason, seen, false).await?;
             if reply.was_lifted {
@@ -182,6 +183,7 @@ impl Inner {
             if !reply.ban.remaining.is_zero() {
                 let (ban, seen) = (reply.ban, Some(reply.timestamp));
                 self.local.restore_ban(log, ban.remaining, &ban.reason, seen);
+                self.note_ban_if_lost(log, losses);
             }
         }
         telemetry::written_back(writer.requests.len() as u64);

@@ -11,9 +11,10 @@ use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
+use tokio_test::{assert_pending, task};
 use uuid::Uuid;
 
-use super::journal::{Origin, Request};
+use super::journal::{Origin, Request, Writer};
 use super::*;
 use crate::quota::Quota;
 
@@ -67,6 +68,17 @@ impl RedisStore {
 
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn penalized(key: &str) -> LogId {
+    let policy = Policy::new("user").quota(Quota::per_hour(LIMIT));
+    LogId::new(Arc::new(policy.penalty("1/1h:1h".parse().unwrap())), key)
+}
+
+/// Claims the write of a log.
+fn claim(store: &RedisStore, log: &LogId) -> Writer {
+    let claim = store.0.journal.with(|state| state.claim(log, LIMIT as usize, Instant::now()));
+    claim.unwrap().1.unwrap()
 }
 
 /// Half of the requests go to Redis, and the others are decided here.
@@ -247,6 +259,61 @@ async fn ban_is_written_back_beside_a_policy_without_a_penalty() {
     assert!(store.decide_as_in_an_outage(&check("mallory")));
     assert!(!store.admit_one(&Check::new([strict])).await);
     assert_eq!(server.run::<i64>(&["EXISTS", "tsw:{=mallory}:user:ban"]).await, 1);
+}
+
+/// A ban comes to be written, for a reply is read after a loss, while an earlier ban of the key is being written.
+#[tokio::test]
+async fn longer_ban_is_written_after_the_write_of_a_shorter_one() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let log = penalized("mallory");
+    Store::impose(&store, &log, Duration::from_secs(60), "by hand", false).await.unwrap();
+    let losses = store.0.health.losses();
+    store.0.health.record_loss();
+    store.0.note_ban_if_lost(&log, losses);
+    let writer = claim(&store, &log);
+    let mut write = task::spawn(store.clone().run(writer));
+    assert_pending!(write.poll());
+    let now = server.run::<(u64, u64)>(&["TIME"]).await;
+    let now = Duration::from_micros(now.0 * 1_000_000 + now.1);
+    store.0.local.restore_ban(&log, Duration::from_secs(3_600), "again", Some(now));
+    store.0.note_ban_if_lost(&log, losses);
+    write.await;
+    assert!(!store.admit_one(&Check::new([log.clone()])).await);
+    let ban = Store::ban(&store, &log).await.unwrap().unwrap();
+    assert!(ban.remaining > Duration::from_secs(1_800), "{ban:?}");
+}
+
+/// The replies to who bans, and to who writes a ban again, are read after Redis has lost it.
+#[tokio::test]
+async fn ban_that_is_lost_before_the_reply_to_its_write_is_read_is_written_again() {
+    for is_new in [true, false] {
+        let server = Redis::start().await;
+        let store = store(server.url()).await;
+        let (log, hour) = (penalized("mallory"), Duration::from_secs(3_600));
+        if !is_new {
+            Store::impose(&store, &log, hour, "by hand", false).await.unwrap();
+            server.run::<()>(&["DEL", "tsw:{=mallory}:user:ban"]).await;
+            store.0.journal.with(|state| state.ban(&log));
+        }
+        let mut write = task::spawn(async {
+            if is_new {
+                store.0.impose(&log, hour, "by hand", false).await.unwrap();
+            } else {
+                store.clone().run(claim(&store, &log)).await;
+            }
+        });
+        assert_pending!(write.poll());
+        let is_written =
+            async || server.run::<i64>(&["EXISTS", "tsw:{=mallory}:user:ban"]).await == 1;
+        eventually("Redis has it", is_written).await;
+        server.run::<()>(&["DEL", "tsw:{=mallory}:user:ban"]).await;
+        store.0.health.record_loss();
+        sleep(Duration::from_millis(2)).await;
+        write.await;
+        assert!(!store.admit_one(&Check::new([log])).await);
+        assert!(is_written().await);
+    }
 }
 
 /// What was recorded before the ban still counts, and says nothing about the ban.
