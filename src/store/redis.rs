@@ -36,7 +36,7 @@ use crate::redis::{Batch, Client, Health, RedisServers};
 use crate::telemetry;
 use crate::time::{Pace, micros};
 use crate::window::{
-    Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, STRIKES_REASON, Strike,
+    BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, STRIKES_REASON, Strike,
 };
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
@@ -247,10 +247,14 @@ impl RedisStore {
         let generations = inner.denials.generations(&check.logs);
         let sent = Sent { at: Instant::now(), known_at, losses, generations };
         let outcome = self.check(check.clone()).await?;
-        // A ban that is gone was lifted, unless Redis has lost it: `FLUSHALL` breaks no connection.
-        if !inner.lacks_a_ban(check, &outcome) || inner.client.look(&check.logs[0]).await.is_ok() {
-            inner.note_bans(check, &sent, &outcome);
+        if check.repeated && outcome.admitted {
+            // What was recorded earlier passes whatever the bans are.
+            return Ok((sent, outcome));
         }
+        // A ban that is gone was lifted, unless Redis has lost it: `FLUSHALL` breaks no connection.
+        let is_sure =
+            !inner.lacks_a_ban(check, &outcome) || inner.client.look(&check.logs[0]).await.is_ok();
+        inner.note_bans(check, &sent, &outcome, is_sure);
         Ok((sent, outcome))
     }
 
@@ -493,23 +497,21 @@ impl Inner {
         self.journal.with(|state| state.settle(check, |_| 0, Instant::now()))
     }
 
-    /// Returns whether an outcome knows nothing of a ban that is known here.
+    /// Returns whether an outcome knows nothing of a ban that is known here, or only of a shorter one.
     fn lacks_a_ban(&self, check: &Check, outcome: &Outcome) -> bool {
         check.logs.iter().zip(outcome.logs()).any(|(log, log_outcome)| {
-            let is_free = log_outcome.is_read() && log_outcome.ban().remaining().is_zero();
-            is_free && self.local.standing_ban(log).is_some()
+            let same_us = micros(log_outcome.ban().remaining()) + SAME_BAN_US;
+            let is_longer = |(ban, now_us): (BanRecord, _)| ban.wait_us(now_us) >= same_us;
+            log_outcome.is_read() && self.local.standing_ban(log).is_some_and(is_longer)
         })
     }
 
     /// Takes note of the bans in an outcome, for an outage.
     ///
     /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
-    /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it.
-    fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome) {
-        if check.repeated && outcome.admitted {
-            // What was recorded earlier passes whatever the bans are.
-            return;
-        }
+    /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it. If it is
+    /// not `is_sure` that Redis has lost nothing, no ban becomes shorter.
+    fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome, is_sure: bool) {
         let is_same = self.denials.generations(&check.logs).into_iter().zip(&sent.generations);
         let is_same = is_same.map(|(now, sent)| now == *sent);
         for ((log, log_outcome), is_same) in check.logs.iter().zip(outcome.logs()).zip(is_same) {
@@ -530,7 +532,8 @@ impl Inner {
                 continue;
             }
             let known_us = known.map_or(0, |(ban, now_us)| ban.wait_us(now_us));
-            if known_us >= micros(remaining) + SAME_BAN_US && self.health.losses() != sent.losses {
+            let is_lost = !is_sure || self.health.losses() != sent.losses;
+            if is_lost && known_us >= micros(remaining) + SAME_BAN_US {
                 // Redis may have lost it. Then the next check writes it, and learns whether it was lifted.
                 continue;
             }
@@ -671,19 +674,22 @@ impl Store for RedisStore {
     ) -> StoreFuture<Ban> {
         let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
         StoreFuture::later(async move {
-            // A ban is imposed once. A connection that was closed while nobody used it fails here.
-            let _ = this.0.client.look(&log).await;
-            this.make_good_bans(&log).await;
-            let imposed = this.0.impose(&log, duration, &reason, only_longer).await;
-            this.ensure_task();
-            imposed
+            // A task of its own, because the caller may leave between the calls.
+            let imposed = tokio::spawn(async move {
+                // A ban is imposed once. A connection that was closed while nobody used it fails here.
+                let _ = this.0.client.look(&log).await;
+                this.make_good_bans(&log).await;
+                let imposed = this.0.impose(&log, duration, &reason, only_longer).await;
+                this.ensure_task();
+                imposed
+            });
+            imposed.await.unwrap_or_else(|_| Err(in_turn::task_of_calls_has_ended()))
         })
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {
         let (this, log) = (self.clone(), log.clone());
         StoreFuture::later(async move {
-            // A task of its own, because the caller may leave between the two.
             let lifted = tokio::spawn(async move {
                 // As in `impose`.
                 let _ = this.0.client.look(&log).await;
