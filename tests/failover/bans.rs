@@ -430,6 +430,27 @@ async fn ban_beside_a_lifted_one_is_known_if_the_look_fails() {
     assert!(!limiter.check_all([(&ip, "::1")]).await.unwrap().is_admitted());
 }
 
+/// The process may not read the mark by which a loss is known.
+#[tokio::test]
+async fn ban_lifted_elsewhere_is_over_for_a_user_of_few_rights() {
+    let mut redis = Redis::start().await;
+    let (_, their_bans) = process(&store(redis.url()).await);
+    redis.run::<()>(&["ACL", "SETUSER", "few", "on", ">secret", "~*", "+@all", "-getex"]).await;
+    let (limiter, _) =
+        process(&store(redis.url().replace("redis://", "redis://few:secret@")).await);
+    their_bans.impose("mallory", HOUR, "by mistake").await.unwrap();
+    assert!(!admit(&limiter, "mallory").await, "and so it is known here");
+    their_bans.lift("mallory").await.unwrap();
+    let (looks, began) = (redis.call_count("set").await, Instant::now());
+    for _ in 0..20 {
+        assert!(admit(&limiter, "mallory").await);
+    }
+    let (made, took) = (redis.call_count("set").await - looks, began.elapsed());
+    assert!(made <= 2 + took.as_secs(), "{made} looks in {took:?}");
+    redis.kill();
+    assert!(admit(&limiter, "mallory").await);
+}
+
 /// Whoever bans a client that hangs up has no time to wait for the reply.
 #[tokio::test]
 async fn ban_is_imposed_if_the_caller_leaves() {
