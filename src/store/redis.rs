@@ -252,9 +252,10 @@ impl RedisStore {
             return Ok((sent, outcome));
         }
         // A ban that is gone was lifted, unless Redis has lost it: `FLUSHALL` breaks no connection.
-        let is_sure =
-            !inner.lacks_a_ban(check, &outcome) || inner.client.look(&check.logs[0]).await.is_ok();
+        let is_sure = !inner.lacks_a_ban(check, &sent, &outcome)
+            || inner.client.look(&check.logs[0]).await.is_ok();
         inner.note_bans(check, &sent, &outcome, is_sure);
+        self.ensure_task();
         Ok((sent, outcome))
     }
 
@@ -498,11 +499,16 @@ impl Inner {
     }
 
     /// Returns whether an outcome knows nothing of a ban that is known here, or only of a shorter one.
-    fn lacks_a_ban(&self, check: &Check, outcome: &Outcome) -> bool {
-        check.logs.iter().zip(outcome.logs()).any(|(log, log_outcome)| {
+    fn lacks_a_ban(&self, check: &Check, sent: &Sent, outcome: &Outcome) -> bool {
+        let mut logs = check.logs.iter().zip(outcome.logs()).zip(&sent.generations);
+        logs.any(|((log, log_outcome), generation)| {
             let same_us = micros(log_outcome.ban().remaining()) + SAME_BAN_US;
             let is_longer = |(ban, now_us): (BanRecord, _)| ban.wait_us(now_us) >= same_us;
-            log_outcome.is_read() && self.local.standing_ban(log).is_some_and(is_longer)
+            // What is older than a change here is not noted.
+            let is_same = || self.denials.generations(std::slice::from_ref(log))[0] == *generation;
+            log_outcome.is_read()
+                && self.local.standing_ban(log).is_some_and(is_longer)
+                && is_same()
         })
     }
 

@@ -261,6 +261,27 @@ async fn ban_is_written_back_beside_a_policy_without_a_penalty() {
     assert_eq!(server.run::<i64>(&["EXISTS", "tsw:{=mallory}:user:ban"]).await, 1);
 }
 
+/// The requests of a busy key are settled all the time, so a ban that another process has lifted may be known here for long.
+#[tokio::test]
+async fn outcome_that_brings_nothing_new_costs_no_look() {
+    let server = Redis::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = store(proxy.url()).await;
+    let log = penalized("mallory");
+    Store::impose(&store, &log, Duration::from_secs(3_600), "by hand", false).await.unwrap();
+    server.run::<()>(&["DEL", "tsw:{=mallory}:user:ban"]).await;
+    proxy.set(Fault::Delay(Duration::from_millis(50)));
+    let looks = server.call_count("set").await;
+    for _ in 0..LIMIT {
+        let mut late = task::spawn(Store::admit(&store, &Check::new([log.clone()])));
+        assert_pending!(late.poll());
+        store.0.denials.forget(std::slice::from_ref(&log));
+        assert!(late.await.unwrap().admitted);
+    }
+    let made = server.call_count("set").await - looks;
+    assert!(made <= 1, "{made} looks");
+}
+
 /// A ban comes to be written, for a reply is read after a loss, while an earlier ban of the key is being written.
 #[tokio::test]
 async fn longer_ban_is_written_after_the_write_of_a_shorter_one() {
