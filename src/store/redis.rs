@@ -56,7 +56,7 @@ use crate::window::{
 ///   process may miss that another one has cancelled a request, reset the log or lifted the ban.
 /// - A Cluster has no list of all bans: [`Bans::page`](crate::Bans::page) is an error.
 /// - A check whose reply is lost is sent once more under the same identity, and counts once. A cancellation or
-///   settlement that was begun is made, also if its caller leaves, unless its runtime ends.
+///   settlement that was begun is made, also if its caller leaves, unless its runtime ends. So is a ban, and its end.
 /// - Keys of up to 128 bytes stand in Redis in clear. Longer ones are hashed, see [`Key`](crate::Key).
 /// - Every Redis key has a TTL. A log expires its [retention](crate::Policy::retention) and a second
 ///   after its newest entry. It is one ZSET named `PREFIX:{=KEY}:POLICY:RETENTION`, such as

@@ -40,6 +40,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 //   `ban_lifted_elsewhere_stays_lifted`.
 // - A reply from before a loss is read when its log is written already. The admission goes into the journal
 //   by itself. Test: `late_reply_from_before_a_loss_is_written_back`.
+// - A ban comes to be written while an earlier one of its key is being written. The journal counts, and the ban is written
+//   again. Test: `longer_ban_is_written_after_the_write_of_a_shorter_one`.
 // - Several checks of a log find the same loss. Whoever finds that it was seen finds the log in the journal.
 //   Test: `no_check_overtakes_the_reconciliation`.
 // - A runtime ends during a write. The tokens of its tasks are dropped, and the next check starts other
