@@ -7,7 +7,7 @@ use test_support::{Redis, admit, eventually};
 use tokio::time::{Instant, sleep};
 use tokio_test::{assert_pending, task};
 use tower_sliding_window::{
-    Bans, DecidedBy, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
+    Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota, RedisStore,
 };
 
 use crate::{Far, LOG, limiter, notice_a_loss, store, until_redis_decides, user};
