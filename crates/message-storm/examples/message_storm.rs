@@ -21,7 +21,7 @@ use tower_sliding_window::{Quota, RedisStore};
 
 /// Reads lines GROUP<TAB>MESSAGE-ID and prints when a storm starts and ends. A message id that
 /// comes twice counts once. At the end of the input it waits for the end of the storms, but no longer than
-/// the window and ten seconds.
+/// the window and twenty seconds.
 #[derive(Parser)]
 struct Args {
     #[arg(long, default_value = "100/60s", help = "A storm starts above LIMIT/WINDOW")]
@@ -36,7 +36,7 @@ struct Args {
 
 const LINE: &str = "GROUP<TAB>MESSAGE-ID";
 /// How long the end of a storm may take to be found.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(20);
 static FAILED: Throttle = Throttle::new();
 /// The messages that are read and not counted.
 static UNCOUNTED: AtomicUsize = AtomicUsize::new(0);
@@ -65,11 +65,14 @@ async fn run(args: Args) -> Result<(), Error> {
         _ = term.recv() => Ok(()),
     };
     webhook.flush().await;
-    result?;
-    match UNCOUNTED.load(Relaxed) {
-        0 => Ok(()),
-        messages => Err(format!("messages that may not be counted: {messages}").into()),
+    let messages = UNCOUNTED.load(Relaxed);
+    if messages == 0 {
+        return result;
     }
+    if let Err(error) = result {
+        eprintln!("error: {error}");
+    }
+    Err(format!("messages that may not be counted: {messages}").into())
 }
 
 /// Records up to 64 messages at a time, those of one group in their order.

@@ -314,10 +314,10 @@ impl Shared {
             // The first error says that the call may have counted.
             outcome = self.store.check(&check).await.or(outcome);
         }
-        let reading = self.report(&check.group, &outcome.inspect_err(report_error)?);
+        let outcome = outcome.inspect_err(report_error)?;
         // Without an event here, the first attempt may still run and have one.
-        lost.is_lost &= reading.events.is_empty();
-        Ok(reading)
+        lost.is_lost &= outcome.started.is_none() && outcome.ended.is_none();
+        Ok(self.report(&check.group, &outcome))
     }
 
     /// Delivers the events of an outcome, and has the group watched for as long as it may change.

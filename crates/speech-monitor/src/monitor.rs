@@ -122,7 +122,7 @@ impl SpeechMonitor {
     ///
     /// The hook is called once when a mute is imposed, and once each time it is lengthened, in the
     /// process that checked the message. It runs before the decision is returned and should not block.
-    /// If it panics, the check ends with an error, and the mute stands.
+    /// If it panics, the mute stands, a check on a runtime ends with an error, and [`SpeechMonitor::mute`] panics.
     ///
     /// If a reply of the store is lost, or the caller drops the future, a background task queries the
     /// store until it replies or the mute is over, and calls the hook. The hook is not called if the
@@ -157,9 +157,9 @@ impl SpeechMonitor {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store could not decide and no mute of the sender is known. An overloaded store
-    /// is an error also if one is known: it is no outage, so nothing decides in its place. The message
-    /// may have been recorded. Most chats then deliver it: the sender's next message imposes the mute
+    /// A [`StoreError`] if the store could not decide and no mute of the sender is known. If the store
+    /// is too busy to look for the mute, that is an error also if one is known: it is no outage, so nothing
+    /// decides in its place. The message may have been recorded. Most chats then deliver it: the sender's next message imposes the mute
     /// that could not be imposed now.
     pub async fn check(&self, message: &Message) -> Result<SpeechDecision, StoreError> {
         let sender = &message.sender;

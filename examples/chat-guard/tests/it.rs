@@ -364,8 +364,9 @@ async fn a_server_whose_logs_are_not_read_serves() {
         };
         server.read_logs(false);
         // Together they are more than the pipe takes and the server keeps.
-        for _ in 0..2500 {
-            lift("alice").await;
+        let user = "a".repeat(64);
+        for _ in 0..5_000 {
+            lift(&user).await;
         }
         if is_read_in_the_end {
             server.read_logs(true);

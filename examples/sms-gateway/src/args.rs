@@ -77,7 +77,7 @@ pub(crate) struct Args {
 
     /// Lets a message that a level refuses wait for up to this long instead of refusing it at once. Those
     /// that wait for the same limit are sent in their order. With 0s none waits. When all connections are
-    /// taken, a response has this and ten seconds to end.
+    /// taken, a response has this more to end.
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = span)]
     pub(crate) hold: Duration,
 

@@ -101,13 +101,16 @@ impl Server {
         http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(LONGEST_HEAD);
         let places = Arc::new(Semaphore::new(self.max_connections));
         let mut connections = Connections::default();
+        // Those that were told to end before. They are cut off when this method returns.
+        let mut ending = JoinSet::new();
         loop {
             let accepted = async {
                 // This method tries again by itself, with a pause if the system refuses.
                 let accepted = Listener::accept(&mut self.listener).await;
                 if places.available_permits() == 0 {
                     FULL.log(|times| tracing::warn!(times, "all connections are taken"));
-                    tokio::spawn(in_time(self.patience, mem::take(&mut connections).end()));
+                    while ending.try_join_next().is_some() {}
+                    ending.spawn(in_time(self.patience, mem::take(&mut connections).end()));
                 }
                 (Arc::clone(&places).acquire_owned().await, accepted)
             };
@@ -135,8 +138,7 @@ impl Server {
         drop(self.listener);
         let all = async {
             connections.end().await;
-            // Those that were told to end before.
-            let _ = places.acquire_many(self.max_connections as u32).await;
+            ending.join_all().await;
         };
         in_time(PATIENCE, all).await;
     }

@@ -247,9 +247,7 @@ async fn late_denial_brings_no_lifted_ban_back() {
 async fn ban_is_written_back_beside_a_policy_without_a_penalty() {
     let server = Redis::start().await;
     let store = store(server.url()).await;
-    let strict =
-        Policy::new("user").quota(Quota::per_hour(LIMIT)).penalty("1/1h:1h".parse().unwrap());
-    let strict = LogId::new(Arc::new(strict), "mallory");
+    let strict = penalized("mallory");
     Store::impose(&store, &strict, Duration::from_secs(3_600), "by hand", false).await.unwrap();
     assert!(!store.admit_one(&Check::new([strict.clone()])).await);
     server.run::<i64>(&["DEL", "tsw:{=mallory}:user:ban"]).await;
@@ -342,9 +340,7 @@ async fn ban_that_is_lost_before_the_reply_to_its_write_is_read_is_written_again
 async fn repeated_check_lifts_no_ban() {
     let mut server = Redis::start().await;
     let store = store(server.url()).await;
-    let policy =
-        Policy::new("user").quota(Quota::per_hour(LIMIT)).penalty("1/1h:1h".parse().unwrap());
-    let log = LogId::new(Arc::new(policy), "mallory");
+    let log = penalized("mallory");
     let mut first = Check::new([log.clone()]);
     assert!(store.admit_one(&first).await);
     Store::impose(&store, &log, Duration::from_secs(3_600), "by hand", false).await.unwrap();

@@ -66,7 +66,7 @@ async fn lost_end_reply_is_reported_once() {
     assert_eq!(behind.starts(1).await, [true]);
     behind.proxy.drop_replies(3);
     assert_eq!(behind.starts(2).await, [true, false]);
-    assert_eq!(behind.proxy.dropped(), 3, "of a recheck, its repetition, and the next recheck");
+    assert_eq!(behind.proxy.dropped(), 3, "of a recheck and its repetitions");
     behind.watched.detector.settled().await;
     assert_eq!(behind.starts(2).await, [true, false]);
 }
@@ -107,7 +107,10 @@ async fn start_is_reported_if_the_call_arrives_late() {
     proxy.set(Fault::None);
     eventually("it is reported", async || watched.starts() == [true]).await;
     let calls = redis.call_count("evalsha").await - before;
-    assert!(calls <= 4, "at most two come late and two looks are answered: {calls}");
+    assert!(
+        calls <= 5,
+        "two come late, and two looks are answered, of which one may be repeated: {calls}"
+    );
     watched.record("lobby", 5..9).await;
     assert_eq!(watched.starts(), [true]);
 }

@@ -29,7 +29,7 @@ fn bounds_a_line_and_says_what_it_waits_for() {
     for line in [
         "reading messages from stdin, a line GROUP<TAB>MESSAGE-ID each",
         "line 1 is skipped: it is longer than 65536 bytes",
-        "waiting for the end of 1 storms, up to 12s",
+        "waiting for the end of 1 storms, up to 22s",
     ] {
         assert!(logs.contains(line), "{logs}");
     }
@@ -84,13 +84,13 @@ async fn keeps_the_order_of_a_group() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waits_no_longer_than_it_says() {
     let redis = Redis::start().await;
-    let mut program = start(&["--threshold", "2/1s", "--redis", &redis.url()]);
+    let mut program = start(&["--threshold", "2/5s", "--redis", &redis.url()]);
     program.write("lobby\t1\nlobby\t2\nlobby\t3\n");
     assert_eq!(program.line().unwrap(), "storm start group=\"lobby\" count=3");
     drop(redis);
     program.end_input();
     let (status, logs, _) = tokio::task::block_in_place(|| program.stopped());
-    assert!(logs.contains("waiting for the end of 1 storms, up to 11s"), "{logs}");
+    assert!(logs.contains("waiting for the end of 1 storms, up to 25s"), "{logs}");
     assert!(logs.contains("error: the end of some storms is not known"), "{logs}");
     assert_eq!(status.code(), Some(1));
 }

@@ -216,8 +216,8 @@ async fn mute_that_arrives_late_is_reported() {
     let late = far.clone();
     let third =
         tokio::spawn(async move { late.check(&Message::from("alice").text("three")).await });
-    // The message is recorded, and the reply under way.
-    sleep(DELAY + DELAY / 2).await;
+    // The message is recorded, and the reply to the look before the mute under way.
+    sleep(2 * DELAY + DELAY / 2).await;
     two.proxy.set(Fault::Forget);
     assert!(third.await.unwrap().is_err());
     sleep(Duration::from_secs(2)).await;
@@ -262,6 +262,8 @@ async fn lengthening_that_arrives_late_is_reported() {
     let recorded =
         async || two.redis.run::<u32>(&["ZCARD", "tsw:{=alice}:speech:log:peers"]).await == 2;
     eventually("the message is recorded, and the reply under way", recorded).await;
+    // And now the reply to the look before the mute.
+    sleep(DELAY + DELAY / 2).await;
     two.proxy.set(Fault::Forget);
     assert!(!fourth.await.unwrap().unwrap().is_delivered());
     sleep(Duration::from_secs(2)).await;
