@@ -11,7 +11,7 @@ fn start(program: &str, arguments: &[&str]) -> Program {
 }
 
 #[test]
-fn every_example_is_short_and_has_help() {
+fn every_example_has_help() {
     let directories = ["/examples", "/crates/message-storm/examples"]
         .map(|it| std::fs::read_dir(env!("CARGO_MANIFEST_DIR").to_owned() + it).unwrap());
     let mut count = 0;
@@ -21,8 +21,6 @@ fn every_example_is_short_and_has_help() {
             continue;
         };
         count += 1;
-        let lines = std::fs::read_to_string(&path).unwrap().lines().count();
-        assert!(lines <= 126, "{name} has {lines} lines");
         let (code, lines, logs) = Program::fed(name, &["--help"], "");
         assert_eq!(code, Some(0), "{name}: {logs}");
         assert!(lines.concat().len() > 100, "{name} does not help");
