@@ -273,7 +273,7 @@ fn a_constructor_panics_at_its_caller() {
     panics_here("`name`", || key::header("a b"));
     panics_here("empty", || Limiter::new(empty(), MemoryStore::new()));
     panics_here("empty", || Bans::new(empty(), MemoryStore::new()));
-    panics_here("`Penalty::manual()`", || Bans::new(ONE, MemoryStore::new()));
+    panics_here("Penalty::manual()", || Bans::new(ONE, MemoryStore::new()));
     panics_here("empty", || SlidingWindowLayer::new(empty(), by(), MemoryStore::new()));
     let layer = SlidingWindowLayer::new(ONE, by(), MemoryStore::new());
     panics_here("empty", || layer.clone().rule(empty(), by()));
