@@ -170,28 +170,6 @@ async fn long_silence_is_an_outage_for_all_that_wait() {
     assert_eq!(decided(&results, DecidedBy::LocalLog), CHECKS, "{results:?}");
 }
 
-/// No room for those that wait is no overload either, if Redis serves nobody.
-#[tokio::test]
-async fn silence_with_more_that_wait_than_may_is_an_outage() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let store = RedisStore::builder().response_timeout(Duration::from_secs(60));
-    let limiter = Limiter::new(Quota::per_minute(5), store.connect(proxy.url()).await.unwrap());
-    proxy.set(proxy::Fault::Stall);
-    let mut waiting = Vec::new();
-    // The first of them are sent.
-    for users in [0..70_000, 70_000..75_000] {
-        for user in users {
-            let mut check = task::spawn(Box::pin(limiter.check(user)));
-            let _ = check.poll();
-            waiting.push(check);
-        }
-        sleep(Duration::from_millis(1_100)).await;
-    }
-    let decision = limiter.check("alice").await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
-}
-
 /// As behind a `TimeoutLayer`: no caller stays as long as the response timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn impatient_callers_notice_a_silence() {

@@ -205,19 +205,22 @@ async fn check_does_not_wait_for_later_changes() {
     task.await.unwrap();
 }
 
-/// More at once than may wait are no silence: Redis is well, and knows what other processes have admitted.
+/// More at once than may wait are no silence: Redis is well, and knows what other processes have admitted. If it has replied to
+/// none of them for a second, it is an outage.
 #[tokio::test]
 async fn burst_above_what_may_wait_is_no_outage() {
     let server = Redis::start().await;
     let store = store(server.url()).await;
     let (check, now) = (Arc::new(check("alice")), Instant::now());
-    let send = || {
+    let send = |now| {
         let request = CheckRequest { check: check.clone(), mode: Mode::Peek };
         store.0.checks.send(request, now)
     };
-    let waiting: Vec<_> = (0..65_536).map(|_| send()).collect();
-    let late = send().await;
+    let waiting: Vec<_> = (0..65_536).map(|_| send(now)).collect();
+    let late = send(now).await;
     assert!(matches!(late, Err(StoreError::Overloaded)), "{:?}", late.err());
+    let silent = send(now + Duration::from_secs(2)).await;
+    assert!(matches!(silent, Err(StoreError::Unavailable)), "{:?}", silent.err());
     drop(waiting);
 }
 
