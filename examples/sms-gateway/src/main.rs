@@ -22,14 +22,13 @@ use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::Router;
 use clap::Parser;
 use example_support::admin::{Admin, serve};
 use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
-use example_support::server::Server;
+use example_support::server::{PATIENCE, Server};
 use example_support::webhook::Webhook;
 use tokio::sync::watch;
 use tower_sliding_window::{Limiter, MemoryStore, Quota};
@@ -43,8 +42,6 @@ use crate::levels::Levels;
 
 /// The policies without `--policies`.
 const POLICIES: &str = include_str!("../policies.json");
-/// How long a message may take when all connections are taken, besides the time it is held.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 #[tokio::main]
 async fn main() -> ExitCode {

@@ -24,7 +24,7 @@ use crate::flags::ListenFlags;
 use crate::logs::Throttle;
 
 /// How long requests may take to end once the server has been asked to stop, and responses on a full server.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// A connection on which no whole request head has come for so long is closed.
 const IDLE: Duration = Duration::from_secs(75);
 /// How long a client may take over the body of a request, or take no byte of a response.
