@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::names::Sku;
 use crate::routes::Shop;
-use crate::stock::StockError;
+use crate::stock::{KEYS, StockError};
 use example_support::problem::Problem;
 
 /// Why nothing is sold, of one SKU or at all.
@@ -25,11 +25,13 @@ pub(crate) struct Standstill {
 /// Returns the commands that let new sales of some SKUs begin, or of `all` that there are. They have no opening of their own
 /// if others go on: their draws would be closed again although the secrets are known.
 pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
-    let keys_of = |sku: &&Sku| {
-        format!("redis-cli --scan --pattern '{prefix}:{{{sku}}}:*' | xargs redis-cli DEL")
+    // With `-c` any node of a Cluster will do.
+    let unlink = |sku: &&Sku| {
+        let keys = KEYS.map(|what| format!(" '{prefix}:{{{sku}}}:{what}'"));
+        format!("redis-cli -c UNLINK{}", keys.concat())
     };
-    let opening = all.then(|| format!("redis-cli DEL {prefix}:opening"));
-    skus.iter().map(keys_of).chain(opening).collect::<Vec<_>>().join("; ")
+    let opening = all.then(|| format!("redis-cli -c DEL {prefix}:opening"));
+    skus.iter().map(unlink).chain(opening).collect::<Vec<_>>().join("; ")
 }
 
 impl Standstill {
@@ -39,7 +41,7 @@ impl Standstill {
         let opening = terms.opening.trouble().map(|error| Self {
             reason: format!("Nothing is sold: the sale can't open. {error}."),
             hint: format!(
-                "If the key {prefix}:opening holds no time, `redis-cli DEL {prefix}:opening` lets the servers \
+                "If the key {prefix}:opening holds no time, `redis-cli -c DEL {prefix}:opening` lets the servers \
                  write it again."
             ),
             is_whole: true,

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tower_sliding_window::StoreError;
 
 pub(crate) use self::memory::MemoryStock;
-pub(crate) use self::redis::{RedisStock, Replicas};
+pub(crate) use self::redis::{KEYS, RedisStock, Replicas};
 use crate::draw::Draw;
 use crate::names::{OrderId, Sku, UserId};
 use crate::opening::Opening;

@@ -125,13 +125,13 @@ const seconds = (micros) => `${number(micros / 1e6)} s`;
 
 /** Shows what the log of a user decides, and why. */
 async function explain(user) {
-  const { admitted, retry_after_us, ban, decided_by, store, quotas } =
+  const { admitted, retry_after_us, ban, decided_by, quotas } =
     await request("GET", `/admin/explain/${encodeURIComponent(user)}?policy=${at("policy").value}`);
   at("explanation").replaceChildren();
   const say = (textContent) => add(at("explanation"), "p", { textContent });
   const isBanned = ban?.remaining_us > 0;
   const denied = isBanned ? `banned for ${seconds(ban.remaining_us)} more: ${ban.reason}` : `denied for ${seconds(retry_after_us)} more`;
-  say(`The next request of ${user} is ${admitted ? "admitted" : denied}. Decided by ${decided_by} (${store}).`);
+  say(`The next request of ${user} is ${admitted ? "admitted" : denied}. Decided by ${decided_by}.`);
   for (const { quota, taken, free, admissions } of quotas) {
     say(`Quota ${quota}: ${taken} taken, ${free} free`);
     const frees = ({ age_us, leaves_in_us }) => `admitted ${seconds(age_us)} ago, comes free in ${seconds(leaves_in_us)}`;

@@ -22,9 +22,9 @@ use crate::draw::{Draw, FIRST_COME};
 use crate::names::{Sku, UserId};
 use example_support::lock;
 
-/// The keys of the script.
+/// The keys of the script: all that Redis has of a SKU.
 #[rustfmt::skip]
-const KEYS: [&str; 11] = [
+pub(crate) const KEYS: [&str; 11] = [
     "stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds", "payments", "draw",
 ];
 const SALE: &str = include_str!("../sale.lua");

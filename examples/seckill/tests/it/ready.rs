@@ -1,9 +1,9 @@
 //! What stops a sale: the balancer and the operator are told, with what to do.
 
 use test_support::server_process::Server;
-use test_support::{Redis, eventually};
+use test_support::{Cluster, Redis, eventually};
 
-use crate::{ADMIN, SECKILL, by, on_redis, pay};
+use crate::{ADMIN, alone, by, on_redis, pay};
 
 /// Waits until `/readyz` and the live page give a reason that has these texts. A balancer needs a server that sells
 /// another SKU.
@@ -51,13 +51,13 @@ async fn a_sale_that_stands_still_says_why() {
     goes_on(&server).await;
 
     redis.run::<()>(&["SET", "seckill:opening", "noon"]).await;
-    let delete = "redis-cli DEL seckill:opening";
+    let delete = "redis-cli -c DEL seckill:opening";
     stands_still(&server, &["Nothing is sold: the sale can't open", "no opening", delete]).await;
     redis.run::<()>(&["DEL", "seckill:opening"]).await;
     goes_on(&server).await;
 
     redis.run::<()>(&["SET", "seckill:{iphone}:stock", "many"]).await;
-    stands_still(&server, &["No iphone is sold: Redis has lost", "'seckill:{iphone}:*'"]).await;
+    stands_still(&server, &["No iphone is sold: Redis has lost", "'seckill:{iphone}:stock'"]).await;
     let hint = server.get("/readyz").await.body;
     assert!(!hint.contains("DEL seckill:opening"), "it would close the draw of the other: {hint}");
     redis.run::<()>(&["SET", "seckill:opening", "noon"]).await;
@@ -73,23 +73,30 @@ async fn a_sale_that_stands_still_says_why() {
     stands_still(&server, &["Nothing is sold: Redis has lost the stock of iphone"]).await;
 }
 
-/// What the runbook and the live page say to do.
+/// What the runbook and the live page say to do, on one server and on any node of a Cluster.
 #[tokio::test]
 async fn a_lost_stock_is_set_anew_as_the_hint_says() {
-    let redis = Redis::start().await;
-    let two = ["--stock", "iphone=2", "--stock", "ipad=3", "--opens-in", "1h", "--prefix", "shop"];
-    let flags = [&ADMIN[..], &two].concat();
-    let server = on_redis(&redis, &flags);
-    redis.run::<()>(&["FLUSHALL"]).await;
-    stands_still(&server, &["lost", "Stop all servers", "{iphone}", "{ipad}", "DEL shop:opening"])
-        .await;
-    let hint = server.get("/readyz").await.json()["detail"].as_str().unwrap().to_owned();
-    let command = hint.split('`').nth(1).unwrap();
-    let command = command.replace("redis-cli", &format!("redis-cli -p {}", redis.port()));
-    server.stop();
-    let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
-    assert!(done.success(), "{command}");
-    goes_on(&Server::start(SECKILL, &[&flags[..], &["--redis", &redis.url()]].concat())).await;
+    let (redis, cluster) = (Redis::start().await, Cluster::start().await);
+    let urls = cluster.urls().join(",");
+    for (nodes, urls) in [(std::slice::from_ref(&redis), &redis.url()), (&cluster.nodes, &urls)] {
+        let sale =
+            ["--stock", "iphone=2", "--stock", "ipad=3", "--stock", "tv=4", "--opens-in", "1h"];
+        let at = ["--prefix", "shop", "--redis", urls, "--min-replicas", "0"];
+        let flags = [&ADMIN[..], &sale, &at].concat();
+        let server = alone(&flags);
+        for node in nodes {
+            node.run::<()>(&["FLUSHALL"]).await;
+        }
+        let hints = ["lost", "Stop all servers", "{iphone}", "{ipad}", "{tv}", "DEL shop:opening"];
+        stands_still(&server, &hints).await;
+        let hint = server.get("/readyz").await.json()["detail"].as_str().unwrap().to_owned();
+        let command = hint.split('`').nth(1).unwrap();
+        let command = command.replace("redis-cli", &format!("redis-cli -p {}", nodes[0].port()));
+        server.stop();
+        let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
+        assert!(done.success(), "{command}");
+        goes_on(&alone(&flags)).await;
+    }
 }
 
 /// Although the time to pay another order is over.
