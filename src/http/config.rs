@@ -14,6 +14,7 @@ use super::headers::RateLimitHeaders;
 use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;
 use super::span;
+use crate::error::StoreError;
 use crate::failure::FailurePolicy;
 use crate::key::KeyError;
 use crate::offenders::TopOffenders;
@@ -146,9 +147,16 @@ impl Config {
         let mut check = Check::of_distinct(logs);
         check.wants_reset = self.shows_headers_on_success();
         check.on_failure = self.on_failure;
-        check.cost = self.cost.as_ref().map_or(1, |cost| cost(head));
-        check
-            .ensure_admissible()
+        let cost = self.cost.as_ref().map_or(1, |cost| cost(head));
+        if cost != 1 {
+            check.set_cost_of_budgets(cost);
+        }
+        // The request may be exempt from the budget.
+        let has_budget = || self.rules.iter().any(Rule::may_be_budget);
+        let possible =
+            if cost <= 1 || has_budget() { Ok(()) } else { Err(StoreError::NoBudget { cost }) };
+        possible
+            .and_then(|()| check.ensure_admissible())
             .inspect_err(|error| error.report_once(&self.cost_reported))
             .map_err(Rejection::StoreFailed)?;
         Ok(Some(check))

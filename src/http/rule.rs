@@ -44,14 +44,18 @@ impl Rule {
         Self { policy, choose: None, extractor, value: None, prefix: None, stats }
     }
 
-    /// Returns whether keys without prefixes could mix up the logs of two rules.
+    /// Returns whether keys without prefixes could mix up the logs or the bans of two rules.
     pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
         let (ours, theirs) = (self.policy.get(), other.policy.get());
         // A closure may choose any policy.
         let [ours_is_chosen, theirs_is_chosen] = [self, other].map(|rule| rule.choose.is_some());
         (ours_is_chosen || !ours.is_named())
             && (theirs_is_chosen || !theirs.is_named())
-            && (ours_is_chosen || theirs_is_chosen || ours.shares_logs_with(&theirs))
+            && (ours_is_chosen || theirs_is_chosen || ours.base_name() == theirs.base_name())
+    }
+
+    pub(super) fn may_be_budget(&self) -> bool {
+        self.choose.is_some() || self.policy.get().counts().is_budget()
     }
 
     /// Gives the rule separate logs, by its index among the rules of its layer.

@@ -12,8 +12,8 @@ use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Decision, MemoryStore, MissingKey, Override, Overrides, Policy, PolicyError, PolicyHandle,
-    Quota, SlidingWindowLayer, key,
+    Decision, MemoryStore, MissingKey, Override, Overrides, Penalty, Policy, PolicyError,
+    PolicyHandle, Quota, SlidingWindowLayer, key,
 };
 
 use test_support::on_every_store;
@@ -168,6 +168,22 @@ async fn unnamed_rules_keep_logs_of_their_own() {
             assert_eq!(send(&service, from("bob", [65, 66, 67, 68])).await.status, TOO_MANY);
         }
     }
+}
+
+/// Their logs have names of their own, because they are kept for longer.
+#[tokio::test(start_paused = true)]
+async fn unnamed_rules_keep_bans_of_their_own() {
+    let policy = || {
+        let strikes = Penalty::new(Quota::per_minute(1), [Duration::from_secs(3_600)]);
+        Policy::from(Quota::per_minute(1)).penalty(strikes)
+    };
+    let service = by_user(policy(), MemoryStore::new())
+        .rule(policy().keep_for(Duration::from_secs(120)), key::header("x-address"))
+        .layer(service_fn(ok));
+    let from = |user, address| request(&[("x-user-id", user), ("x-address", address)]);
+    assert_eq!(send(&service, from("10.0.0.1", "10.0.0.2")).await.status, OK);
+    assert_eq!(send(&service, from("10.0.0.1", "10.0.0.3")).await.status, StatusCode::FORBIDDEN);
+    assert_eq!(send(&service, from("alice", "10.0.0.1")).await.status, OK, "a user is banned");
 }
 
 fn user(quota: Quota) -> PolicyHandle {

@@ -19,8 +19,8 @@ use tonic::codegen::tokio_stream;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
 use tower_sliding_window::{
-    Explanation, Limiter, MemoryStore, Policy, Quota, RedisStore, ResponseEnd, SlidingWindowLayer,
-    key,
+    Explanation, Limiter, MemoryStore, Overrides, Policy, Quota, RedisStore, ResponseEnd,
+    SlidingWindowLayer, key,
 };
 
 use crate::streaming;
@@ -336,7 +336,37 @@ async fn response_shows_what_is_left_if_nothing_was_reserved() {
     let response = limit.layer(service_fn(answer)).oneshot(answered("70")).await.unwrap();
     let shown = response.headers()["ratelimit"].to_str().unwrap();
     assert!(shown.starts_with(r#""tokens";r=1000;"#), "{shown}");
-    assert_eq!(left(&store).await.0, 1_000);
+    assert_eq!(left(&store).await, (1_000, 9));
+}
+
+/// A client may name the cost, such as by the length of its body.
+#[tokio::test(start_paused = true)]
+async fn request_that_costs_nothing_counts_in_other_rules() {
+    let seen = Policy::new("seen").quota(Quota::per_minute(20)).distinct();
+    let service = layer(MemoryStore::new())
+        .rule_distinct(seen, key::header("x-user-id"), key::header("x-value"))
+        .cost(|_| 0)
+        .layer(service_fn(answer));
+    for number in 0..30 {
+        let mut request = from_user(if number < 10 { "alice" } else { "bob" });
+        request.headers_mut().insert("x-value", number.into());
+        let status = service.clone().oneshot(request).await.unwrap().status();
+        assert_eq!(status == StatusCode::OK, number < 20, "request {number}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_exempt_from_the_budget_counts_in_other_rules() {
+    let budget = Overrides::new(tokens());
+    budget.set("alice", "exempt".parse().unwrap()).unwrap();
+    let service = by_user(calls(), MemoryStore::new())
+        .rule_by(move |_, user| budget.get(user), key::header("x-user-id"))
+        .cost(|_| RESERVED)
+        .layer(service_fn(answer));
+    for number in 0..20 {
+        let status = service.clone().oneshot(from_user("alice")).await.unwrap().status();
+        assert_eq!(status == StatusCode::OK, number < 10, "request {number}: {status}");
+    }
 }
 
 /// A second panic while the first one unwinds would end the whole process. The reservation stays, also if the head said 0.
