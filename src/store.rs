@@ -74,10 +74,7 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 /// - A log whose policy [counts](crate::Policy::counts) distinct values or requests in flight has one entry
 ///   for a value, which is [`LogId::value`], or for a request. If it has that entry in the window of a quota, the
 ///   request takes no place in it. An admission of a cost above 0 adds the entry or gives it the
-///   present timestamp, and never an earlier one. Such logs do not tell whether a repeated check was recorded.
-/// - If [`Check::repeated`] is set and a log of the check has the identity, the outcome is an
-///   admission without any ban, with all waits zero and with the timestamp of the entries. Nothing is
-///   recorded. If no log has the identity, the check is decided like any other.
+///   present timestamp, and never an earlier one.
 ///
 /// ## Penalties
 ///

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The test plays a fixed number of pseudo-random histories and compares each outcome with the exact
-//! algorithm. The histories have checks of several logs and costs, repeated checks, peeks, explanations,
+//! algorithm. The histories have checks of several logs and costs, peeks, explanations,
 //! settlements, cancellations, resets, policies of one name with different quotas, strikes and bans.
 //! They are the same in every run. Their keys are new in every run and differ between histories, so one
 //! store can play all histories, and a database needs no cleaning.

@@ -247,10 +247,6 @@ impl RedisStore {
         let generations = inner.denials.generations(&check.logs);
         let sent = Sent { at: Instant::now(), known_at, losses, generations };
         let outcome = self.check(check.clone()).await?;
-        if check.repeated && outcome.admitted {
-            // What was recorded earlier passes whatever the bans are.
-            return Ok((sent, outcome));
-        }
         // A ban that is gone was lifted, unless Redis has lost it: `FLUSHALL` breaks no connection.
         let is_sure = !inner.lacks_a_ban(check, &sent, &outcome)
             || inner.client.look(&check.logs[0]).await.is_ok();
@@ -278,8 +274,7 @@ impl RedisStore {
     /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
     async fn check(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
-        let mode = if check.repeated { Mode::Again } else { Mode::New };
-        match inner.check_once(check.clone(), mode).await {
+        match inner.check_once(check.clone(), Mode::New).await {
             Err(error) if error.may_have_counted() => {
                 let again = async {
                     // The next connection may be to a Redis that has lost what fills the logs.
@@ -382,9 +377,8 @@ impl RedisStore {
                 let looked = inner.local.decide(&share, false)?;
                 return if looked.admitted { Err(full) } else { Ok(looked) };
             }
-            let is_known = check.repeated && inner.local.holds(check);
             let outcome = inner.local.decide(&share, true)?;
-            if outcome.admitted && !is_known {
+            if outcome.admitted {
                 state.admit(check, now, Origin::Here);
             }
             for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {

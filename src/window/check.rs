@@ -23,8 +23,6 @@ pub struct Check {
     ///
     /// If the logs have different costs, it is the highest, and [`Check::costs`] has that of each log.
     pub cost: u32,
-    /// Whether the store may have counted a check of the same identity already. Defaults to `false`.
-    pub repeated: bool,
     /// Whether the outcome must have [`QuotaState::reset`](super::QuotaState::reset). Defaults to
     /// `false`.
     pub wants_reset: bool,
@@ -76,7 +74,6 @@ impl Check {
         Self {
             id: Uuid::from_u128(id),
             cost: 1,
-            repeated: false,
             wants_reset: false,
             on_failure: FailurePolicy::default(),
             logs,
@@ -89,6 +86,13 @@ impl Check {
         self.cost = costs.iter().copied().max().unwrap_or(1);
         let is_same = costs.iter().all(|cost| *cost == self.cost);
         self.costs = if is_same { Box::default() } else { costs.into() };
+    }
+
+    /// Sets what the request takes of each budget. In every other log it is one place.
+    pub(crate) fn set_cost_of_budgets(&mut self, cost: u32) {
+        let cost = |log: &LogId| if log.is_budget() { cost } else { 1 };
+        let costs: SmallVec<[u32; 4]> = self.logs.iter().map(cost).collect();
+        self.set_costs(&costs);
     }
 
     /// Returns the logs. No log occurs twice.

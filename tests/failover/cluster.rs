@@ -1183,24 +1183,6 @@ async fn denials_beside_a_silent_node_are_remembered() {
     assert!(calls <= 5 + 3 * took.as_secs(), "{calls} calls in {took:?}");
 }
 
-/// The earlier check of the request has the place and the value, so the repeated one is admitted.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn repeated_check_beside_a_silent_node_is_not_denied_by_itself() {
-    let mut two = TwoNodes::start().await;
-    let store = store(two.cluster.servers()).await;
-    two.limiter = Limiter::new(&two.user, store.clone());
-    let friends = PolicyHandle::new(Policy::new("friends").quota(Quota::per_hour(1)).distinct());
-    let mut logs = [(&two.ip, "bob"), (&two.user, "alice"), (&friends, "alice")]
-        .map(|(policy, key)| LogId::new(policy.get(), key));
-    logs[2] = logs[2].clone().with_value("carol");
-    let mut check = Check::new(logs);
-    assert!(Store::admit(&store, &check).await.unwrap().admitted);
-    two.without_bob().await;
-    check.repeated = true;
-    let again = Store::admit(&store, &check).await.unwrap();
-    assert!(again.admitted, "it was recorded earlier: {again:?}");
-}
-
 /// Nor do they deny others, or bring them a strike. The journal has room for few cancellations.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_beside_a_silent_node_take_no_place() {

@@ -53,30 +53,6 @@ async fn outage_admissions_are_written_back() {
     assert!(!admit(&theirs, "alice").await, "five are five");
 }
 
-/// A request that was settled is repeated in an outage. The write-back must not set it to the cost of the check.
-#[tokio::test]
-async fn repeated_check_in_an_outage_keeps_the_settled_cost() {
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let (limiter, store) = (process.limiter(user(9).budget()), &process.store);
-    let mut check = Check::new([LogId::new(limiter.policy(), "alice")]);
-    assert!(store.admit(&check).await.unwrap().admitted);
-    assert!(store.settle(&check, 5).await.unwrap());
-    process.cut().await;
-    let during = admit_cost(&limiter, 3).await;
-    assert!(limiter.settle(&during, 1).await.unwrap());
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 3, "here at once");
-    assert!(limiter.cancel(&during).await.unwrap());
-    assert!(!limiter.cancel(&during).await.unwrap(), "it is there no longer");
-    admit_cost(&limiter, 4).await;
-    check.repeated = true;
-    assert!(store.admit(&check).await.unwrap().admitted, "it was admitted already");
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 0, "here");
-    process.mend().await;
-    sleep(Duration::from_millis(700)).await;
-    assert!(!admit(&limiter, "alice").await, "nine are taken");
-}
-
 /// Redis refuses the first of two settlements, whose reply comes after the second one was made.
 #[tokio::test]
 async fn last_settlement_stands() {

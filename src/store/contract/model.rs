@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::window::{
-    BanRecord, BanState, Check, Entry, Explanation, Log, LogId, LogOutcome, Outcome, QuotaState,
+    BanRecord, BanState, Check, Entry, Explanation, Log, LogId, Outcome, QuotaState,
 };
 
 type Name = (String, Vec<u8>);
@@ -37,24 +37,35 @@ impl Model {
         self.ban_records.entry(ban_name(log)).or_default()
     }
 
+    /// Decides on a check that is sent again, because its reply was lost, as the first time if that was recorded.
+    pub(super) fn decide_again(&mut self, check: &Check) -> Outcome {
+        let now_us = self.now_us;
+        let recorded_us = check
+            .logs
+            .iter()
+            .filter(|log| !log.policy.refreshes())
+            .find_map(|log| self.log(log).find(check.id, now_us, log.policy.retention_us()));
+        let Some(recorded_us) = recorded_us else { return self.decide(check, true) };
+        let mut outcome = self.decide(&check.at_cost(0), false);
+        outcome.admitted = true;
+        outcome.timestamp = Some(Duration::from_micros(recorded_us));
+        for log in outcome.logs_mut() {
+            log.set_ban(BanState::default());
+            log.quotas_mut().iter_mut().for_each(|state| state.wait_us = 0);
+        }
+        outcome
+    }
+
     pub(super) fn decide(&mut self, check: &Check, record: bool) -> Outcome {
         let (now_us, id) = (self.now_us, check.id);
-        let (mut recorded_us, mut outcomes) = (None, Vec::new());
+        let mut outcomes = Vec::new();
         for (log, cost) in check.costs() {
             let (entries, kept_us) = (self.log(log), log.policy.retention_us());
             entries.remove_expired(now_us, kept_us);
-            if check.repeated && !log.policy.refreshes() {
-                recorded_us = recorded_us.or_else(|| entries.find(id, now_us, kept_us));
-            }
             outcomes.push(entries.outcome(log, id, now_us, cost));
         }
-        let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
-        let mut outcome = Outcome::new(true, outcomes).with_timestamp(timestamp);
-        if recorded_us.is_some() {
-            let states = outcome.logs_mut().iter_mut().flat_map(LogOutcome::quotas_mut);
-            states.for_each(|state| state.wait_us = 0);
-            return outcome;
-        }
+        let mut outcome =
+            Outcome::new(true, outcomes).with_timestamp(Duration::from_micros(now_us));
         for (log, outcome) in check.logs.iter().zip(outcome.logs_mut()) {
             let Some(penalty) = log.policy.get_penalty() else { continue };
             let full_us = outcome.longest_full_window_us(&log.policy);

@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Counts, Penalty, Policy};
 use crate::quota::Quota;
-use crate::store::Store;
+use crate::store::{Store, StoreFuture};
 use crate::window::{
     BanRecord, BanState, Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome,
 };
@@ -23,6 +23,8 @@ pub(in crate::store) struct Player<'a> {
     penalties: bool,
     /// Whether the store may leave out what it has not read now.
     reads_parts: bool,
+    /// Has the store send a check again, as after a lost reply.
+    send_again: Option<&'a dyn Fn(&Check) -> StoreFuture<Outcome>>,
     model: Model,
     /// The present policies, and those of before the last change of limits.
     policies: [Arc<Policy>; 4],
@@ -36,8 +38,17 @@ impl<'a> Player<'a> {
         let model = Model::at(origin_us);
         let policies = policies(true);
         let counting = all_counting(true);
-        let (penalties, reads_parts, checks) = (true, false, Vec::new());
-        Self { store, keys, penalties, reads_parts, model, policies, counting, checks }
+        Self {
+            store,
+            keys,
+            penalties: true,
+            reads_parts: false,
+            send_again: None,
+            model,
+            policies,
+            counting,
+            checks: Vec::new(),
+        }
     }
 
     pub(in crate::store) fn without_penalties(mut self) -> Self {
@@ -51,6 +62,15 @@ impl<'a> Player<'a> {
     #[cfg(all(test, feature = "redis"))]
     pub(in crate::store) fn reading_parts(mut self) -> Self {
         self.reads_parts = true;
+        self
+    }
+
+    #[cfg(all(test, feature = "redis"))]
+    pub(super) fn sending_again(
+        mut self,
+        send_again: &'a dyn Fn(&Check) -> StoreFuture<Outcome>,
+    ) -> Self {
+        self.send_again = Some(send_again);
         self
     }
 
@@ -101,10 +121,10 @@ impl<'a> Player<'a> {
                     self.peek(&check).await?;
                 }
             }
-            Step::Repeat(index) => {
-                if let Some(mut check) = self.earlier(index) {
-                    check.repeated = true;
-                    self.admit(&check).await?;
+            Step::Again(index) => {
+                if let (Some(send_again), Some(check)) = (self.send_again, self.earlier(index)) {
+                    let outcome = send_again(&check).await;
+                    self.compare(&check, outcome, true)?;
                 }
             }
             Step::Renew(index) => {
@@ -176,7 +196,7 @@ impl<'a> Player<'a> {
 
     async fn admit(&mut self, check: &Check) -> Result<(), String> {
         let outcome = self.store.admit(check).await;
-        let is_denied = !self.compare(check, outcome)?;
+        let is_denied = !self.compare(check, outcome, false)?;
         if is_denied { self.explain(check).await } else { Ok(()) }
     }
 
@@ -185,8 +205,13 @@ impl<'a> Player<'a> {
         &mut self,
         check: &Check,
         outcome: Result<Outcome, StoreError>,
+        again: bool,
     ) -> Result<bool, String> {
-        let mut expected = only_wanted(check, self.model.decide(check, true));
+        let expected = match again {
+            true => self.model.decide_again(check),
+            false => self.model.decide(check, true),
+        };
+        let mut expected = only_wanted(check, expected);
         let is_admitted = expected.admitted;
         if let (true, Ok(outcome)) = (self.reads_parts, &outcome) {
             let logs = check.logs.iter().zip(expected.logs_mut()).zip(outcome.logs());
@@ -234,7 +259,7 @@ impl<'a> Player<'a> {
         let checks: Vec<Check> = steps.iter().filter_map(check).filter(possible).collect();
         let outcomes = admit(&checks).await;
         for (check, outcome) in checks.into_iter().zip(outcomes) {
-            self.compare(&check, outcome)
+            self.compare(&check, outcome, false)
                 .map_err(|difference| format!("{check:?}: {difference}"))?;
             self.checks.push(check);
         }

@@ -1,5 +1,5 @@
 //! Tests that both stores decide as the pure algorithm in random histories of several logs, changed
-//! limits, costs, repeated checks, settlements, cancellations and clock steps.
+//! limits, costs, checks sent again, settlements, cancellations and clock steps.
 
 use fastrand::Rng;
 use proptest::prelude::*;
@@ -31,7 +31,9 @@ async fn play_on_redis(
     prefix: &str,
 ) -> Result<(), String> {
     let store = RedisStore::builder().connect_with_clock(&server.url(), prefix).await;
-    let mut player = Player::new(&store, KEYS.map(Into::into), ORIGIN_US);
+    let send_again = |check: &Check| store.send_again(check);
+    let player = Player::new(&store, KEYS.map(Into::into), ORIGIN_US);
+    let mut player = player.sending_again(&send_again);
     let mut move_clock = async |now_us: u64| {
         redis::cmd("HSET")
             .arg((prefix, "s", now_us / 1_000_000, "us", now_us % 1_000_000))

@@ -24,7 +24,8 @@ pub(in crate::store) enum Step {
     /// Only in the tests of this crate, because the clock of a store may not be able to step back.
     Rewind(u64),
     Check(Vec<(usize, usize, u32)>),
-    Repeat(usize),
+    /// An earlier check, sent again as if its reply was lost. Only to a store that does so itself.
+    Again(usize),
     /// Renews the leases of an earlier check.
     Renew(usize),
     Peek(Vec<(usize, usize, u32)>),
@@ -57,7 +58,7 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
     match random.u32(0..31) {
         0..5 => Step::Advance(advance_us(random)),
         5..15 => Step::Check(logs(random, 0..6)),
-        15..17 => Step::Repeat(random.usize(..1 << 16)),
+        15..17 => Step::Again(random.usize(..1 << 16)),
         17 => Step::Peek(logs(random, 0..6)),
         18..20 => Step::Settle(random.usize(..1 << 16), 0),
         20 => Step::Reset(of_any_kind(random), random.usize(0..2)),

@@ -6,7 +6,6 @@ use crate::store::{Ban, Explanation, Outcome, StoreFuture};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fault {
-    IgnoresRepeated,
     IgnoresCost,
     IgnoresCostsOfLogs,
     RecordsDenials,
@@ -29,9 +28,6 @@ impl Wrong {
 
     fn received(&self, check: &Check) -> Check {
         let mut check = check.clone();
-        if self.has(Fault::IgnoresRepeated) {
-            check.repeated = false;
-        }
         if self.has(Fault::IgnoresCost) {
             check = check.at_cost(check.cost.min(1));
         }
@@ -128,7 +124,6 @@ async fn message_names_the_calling_test() {
 #[tokio::test(start_paused = true)]
 async fn faults_are_found() {
     for (fault, step) in [
-        (Fault::IgnoresRepeated, "Repeat("),
         (Fault::IgnoresCost, "expected Outcome"),
         (Fault::IgnoresCostsOfLogs, "expected Outcome"),
         (Fault::RecordsDenials, "expected Explanation"),

@@ -34,31 +34,18 @@ impl MemoryStore {
 impl Inner {
     /// Decides, or returns [`StoreError::Full`].
     fn try_decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
-        let id = check.id;
         let mut locked = self.lock_all(&check.logs);
         // Read under the lock, so that the timestamps of one log never step back.
         let now_us = self.now_us();
-        let mut recorded_us = None;
         let mut outcomes = SmallVec::<[LogOutcome; 2]>::new();
         for (index, log) in check.logs.iter().enumerate() {
             let (shard, hash) = locked.shard(index);
             let slot = shard.find(hash, log);
             let entries = slot.map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
-            if check.repeated && !log.policy.refreshes() {
-                let retention_us = log.policy.retention_us();
-                recorded_us = recorded_us.or_else(|| entries.find(id, now_us, retention_us));
-            }
-            outcomes.push(entries.outcome(log, id, now_us, check.cost_in(index)));
+            outcomes.push(entries.outcome(log, check.id, now_us, check.cost_in(index)));
         }
-        let timestamp = Duration::from_micros(recorded_us.unwrap_or(now_us));
         let mut outcome = Outcome::new(true, outcomes);
-        outcome.timestamp = Some(timestamp);
-        if recorded_us.is_some() {
-            for state in outcome.logs_mut().iter_mut().flat_map(LogOutcome::quotas_mut) {
-                state.wait_us = 0;
-            }
-            return Ok(outcome);
-        }
+        outcome.timestamp = Some(Duration::from_micros(now_us));
         let strikes_lost = self.apply_penalties(&mut locked, check, now_us, &mut outcome, record);
         self.strikes_lost.fetch_add(strikes_lost, Ordering::Relaxed);
         outcome.admitted = outcome.fits();
@@ -139,9 +126,6 @@ impl Inner {
 
     /// Adds a request to the logs in which it takes a place, and makes those that are absent. Without room for
     /// all of them nothing changes.
-    ///
-    /// It searches for the identity only if the check is repeated, because the search takes time
-    /// proportional to the length of the log.
     fn add_to(
         &self,
         locked: &mut Locked<'_>,
@@ -166,8 +150,7 @@ impl Inner {
                 slot
             });
             let entry = Entry { at_us, id: log.entry_id(check.id) };
-            let is_new = !check.repeated && !log.policy.refreshes();
-            shard.logs[slot].add(entry, at_us, log.kept_cost(cost), is_new);
+            shard.logs[slot].add(entry, at_us, log.kept_cost(cost), !log.policy.refreshes());
         }
         Ok(())
     }

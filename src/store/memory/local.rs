@@ -53,15 +53,6 @@ impl MemoryStore {
         Some(act(&mut shard.logs[slot], self.0.now_us()))
     }
 
-    /// Returns whether a request is recorded in all of its logs.
-    pub(in crate::store) fn holds(&self, check: &Check) -> bool {
-        check.logs.iter().all(|log| {
-            let (id, retention_us) = (log.entry_id(check.id), log.policy.retention_us());
-            let find = |it: &mut StoredLog, now_us| it.entries.find(id, now_us, retention_us);
-            self.with_log(log, find).flatten().is_some()
-        })
-    }
-
     /// Returns what a request takes in a log, if the log has it.
     pub(in crate::store) fn cost_of(&self, log: &LogId, id: Uuid) -> Option<u32> {
         self.with_log(log, |stored, _| stored.entries.cost_of(id)).flatten()

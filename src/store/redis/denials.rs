@@ -101,9 +101,6 @@ impl Denials {
 
     /// Returns the outcome of a check if a denial of one of its logs still holds.
     pub(super) fn find(&self, check: &Check, now: Instant) -> Option<Outcome> {
-        if check.repeated {
-            return None;
-        }
         // What is denied at another cost may fit at this one, or wait for longer.
         let denials: SmallVec<[_; 2]> = check
             .costs()
@@ -144,9 +141,6 @@ impl Denials {
             check.logs.iter().for_each(|log| {
                 self.cache.remove(log);
             });
-            return;
-        }
-        if check.repeated {
             return;
         }
         let received = Instant::now();

@@ -138,7 +138,7 @@ impl RedisStore {
                 self.decide_at_once(part.clone()).await
             };
             if !denied && only_looks && decided.as_ref().is_ok_and(|outcome| !outcome.admitted) {
-                // So the denial is a strike and is remembered, and a repeated check finds its own entry.
+                // So the denial is a strike and is remembered.
                 let asked = self.decide_at_once(part.clone()).await;
                 if asked.as_ref().is_ok_and(|outcome| outcome.admitted) {
                     let _ = self.settle(part, 0).await;
