@@ -25,9 +25,9 @@ use crate::time::Pace;
 use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
-/// How many expired logs, and how many expired ban records, an admission drops at most in each of its shards.
-/// Most admissions create at most one log, so two are enough to keep up, and none pays for a whole sweep.
-const DROPPED_AT_ONCE: usize = 2;
+/// How many logs, and how many ban records, that have come due an admission visits at most in each of its shards.
+/// A log comes due at most as often as it has admissions, so two are enough to keep up, and none pays for a whole sweep.
+const VISITED_AT_ONCE: usize = 2;
 
 /// A store in the memory of this process.
 ///

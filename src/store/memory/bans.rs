@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::shard::Shard;
 use super::slots::SHARDS;
-use super::{DROPPED_AT_ONCE, Inner, MemoryStore};
+use super::{Inner, MemoryStore, VISITED_AT_ONCE};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
@@ -113,7 +113,7 @@ impl MemoryStore {
             let now_us = self.0.now_us();
             let changed =
                 self.0.change_ban(&mut shard, hash, log, now_us, |record| change(record, now_us));
-            self.0.drop_expired(&mut shard, now_us, DROPPED_AT_ONCE);
+            self.0.drop_expired(&mut shard, now_us, VISITED_AT_ONCE);
             changed
         };
         match try_change() {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::shard::{self, Locked};
-use super::{DROPPED_AT_ONCE, Inner, MemoryStore};
+use super::{Inner, MemoryStore, VISITED_AT_ONCE};
 use crate::error::StoreError;
 use crate::window::{BanState, Check, Entry, LogId, LogOutcome, Outcome};
 
@@ -67,7 +67,7 @@ impl Inner {
         // Only after all logs have recorded the request: an expired log of the check must not be
         // dropped before.
         for index in 0..check.logs.len() {
-            self.drop_expired(locked.shard(index).0, now_us, DROPPED_AT_ONCE);
+            self.drop_expired(locked.shard(index).0, now_us, VISITED_AT_ONCE);
         }
         Ok(outcome)
     }
@@ -119,7 +119,7 @@ impl Inner {
             let (shard, hash) = locked.shard(index);
             let slot = shard.find(hash, log);
             is_doubted |= slot.is_some_and(|slot| shard.logs[slot].doubted_us >= since_us);
-            self.drop_expired(shard, at_us, DROPPED_AT_ONCE);
+            self.drop_expired(shard, at_us, VISITED_AT_ONCE);
         }
         Ok(is_doubted)
     }
