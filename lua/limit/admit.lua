@@ -74,16 +74,19 @@
     of Redis slowly. The reply is that string, or, if Redis can't use a key, an array of it and of errors.
 
   Cost: O(log n) for each place and quota, n is the number of entries in a log or of strikes.
-    A call removes at most 256 expired entries more than it adds to a log; it counts without the rest. From
+    A request removes at most 256 expired entries more than it adds to a log; it counts without the rest. From
     a budget it removes at most 1,000, and the wait of a denial reads at most 4,096: if these are not enough, it
-    is the time until all have left.
+    is the time until all have left. After requests that have read or removed 1,000 entries in all, those that
+    follow in the call remove none that they need not, and get -2 if they would have to read some of a budget.
   TTL: a log expires kept_us and a second after its newest entry. Strikes expire within_us and a
     second after the last one, a ban record a second after the ban, its levels and the episode are
     over. None of these becomes shorter.
 ]]
-local call, try, format, rep = redis.call, redis.pcall, string.format, string.rep
+local call, try, format, rep, find = redis.call, redis.pcall, string.format, string.rep, string.find
 local new, again, peek = 0, 1, 2
 local most_expired, most_strikes, most_costs, most_windows, most_numbers = 256, 100, 1000, 64, 4000
+-- The entries that were read or removed, and whether these are enough for one call.
+local read, is_late = 0, false
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 -- As text: a number becomes text anew for each command, and slowly.
@@ -130,9 +133,13 @@ while key <= #KEYS do
 
     -- Returns the sum of the costs after an instant and up to another, and the instant up to which these are all.
     local function sum_between(k, after_us, until_us)
-      local log, from = KEYS[k], format('(%d', after_us)
-      local entries = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE', 'LIMIT', 0, most_costs)
-      if #entries == most_costs then
+      local log, from, most = KEYS[k], format('(%d', after_us), is_late and 1 or most_costs
+      local entries = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE', 'LIMIT', 0, most)
+      read = read + #entries
+      if is_late and #entries > 0 then
+        is_cut = true
+        return 0, after_us
+      elseif #entries == most_costs then
         -- With all others of the last one's timestamp.
         local last_us = tonumber(call('ZSCORE', log, entries[most_costs]))
         if last_us < until_us then
@@ -172,7 +179,11 @@ while key <= #KEYS do
     -- Removes what has left a budget.
     trim = function(k, kept_us)
       local sum, until_us = sum_between(k, -1, now_us - kept_us)
-      call('ZREMRANGEBYSCORE', KEYS[k], '0', format('%d', until_us))
+      local last = format('%d', until_us)
+      local removed = try('ZREMRANGEBYSCORE', KEYS[k], '0', last)
+      if type(removed) == 'table' and not find(removed.err, 'MISCONF', 1, true) then
+        call('ZREMRANGEBYSCORE', KEYS[k], '0', last)
+      end
       sum_of[k] = sum_of[k] - sum
       local windows = windows_of[k]
       for i = 1, windows and #windows or 0, 3 do
@@ -212,7 +223,12 @@ while key <= #KEYS do
     -- Returns the time until so much has left a window of a budget.
     wait_of = function(k, window_us, excess)
       local since, first, count, at_us = format('(%d', math.max(now_us - window_us, -1)), 0, 4, nil
+      if is_late then
+        is_cut = true
+        return window_us
+      end
       while first < 4096 do
+        read = read + count
         local found = call('ZRANGE', KEYS[k], since, '+inf', 'BYSCORE', 'LIMIT', first, count, 'WITHSCORES')
         for i = 1, #found, 2 do
           -- What was settled is next to its entry.
@@ -250,7 +266,7 @@ while key <= #KEYS do
   for _ = 1, requests do
     local member, state, first, at, value = ARGV[arg], 1, n + 1, 8, arg
     local recorded_us, full_us, newest, refreshed, free
-    n = first
+    n, is_late = first, read >= 1000
     for k = key, key + logs - 1 do
       local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
       local counts, entries, ttl_ms, error, found_us, is_trimmed = shape[at + 4], 0, nil, nil, nil, false
@@ -277,11 +293,21 @@ while key <= #KEYS do
             is_trimmed = true
           end
         elseif entries <= most_expired then
-          entries = entries - call('ZREMRANGEBYSCORE', log, '-inf', left)
+          local expired = try('ZREMRANGEBYSCORE', log, '-inf', left)
+          if type(expired) == 'table' then
+            -- A Redis that can't save its data takes no writes, and still has what denies. Other errors are of the call.
+            expired = call(find(expired.err, 'MISCONF', 1, true) and 'ZCOUNT' or 'ZREMRANGEBYSCORE', log, '-inf', left)
+          end
+          entries = entries - expired
         else
           local expired = call('ZCOUNT', log, '-inf', left)
-          if expired > 0 then
-            call('ZREMRANGEBYRANK', log, 0, math.min(expired, most_expired + cost) - 1)
+          local most = math.min(expired, is_late and cost or most_expired + cost)
+          if most > 0 then
+            local removed = try('ZREMRANGEBYRANK', log, 0, most - 1)
+            if type(removed) == 'table' and not find(removed.err, 'MISCONF', 1, true) then
+              call('ZREMRANGEBYRANK', log, 0, most - 1)
+            end
+            read = read + most
           end
           entries = entries - expired
         end

@@ -48,7 +48,7 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 
     fn script(scripts: &'static Scripts) -> &'static Script;
 
-    /// Returns how many entries the request adds or removes at most.
+    /// Returns how many entries the request adds or changes at most.
     fn places(&self) -> usize;
 
     fn shape(&self) -> Self::Shape;

@@ -28,8 +28,9 @@ pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs scripts and sends other commands. Clones share the connections.
 ///
-/// At most 64 calls of a client and its clones to one server are under way. Others wait in their order, and fail as
-/// [`StoreError::Overloaded`] after a second, without having been sent.
+/// At most 64 calls of a client and its clones to one server are under way, beside those of [`Client::run_many`]. Others wait in
+/// their order, and fail after a second without having been sent: as [`StoreError::Overloaded`], or as
+/// [`StoreError::Unavailable`] if Redis was silent meanwhile.
 #[derive(Clone)]
 pub(crate) struct Client {
     backend: Backend,

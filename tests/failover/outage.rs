@@ -7,9 +7,9 @@ use test_support::proxy::{Fault, Proxy};
 use test_support::warnings::Warnings;
 use test_support::{Redis, admit, admit_cost, eventually};
 use tokio::time::sleep;
-use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{
-    DecidedBy, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+    Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota, RedisStore,
+    StoreError,
 };
 
 use crate::{Far, LOG, limiter, store, until_redis_decides, user};
@@ -97,6 +97,51 @@ async fn full_redis_decides_beside_new_keys() {
     }
     let made = redis.stat("total_connections_received").await - before;
     assert!(made <= 2, "it keeps its connection: {made}");
+}
+
+/// As when its disk is full: it refuses each write, also that of a script. It still has what denies.
+#[tokio::test]
+async fn redis_that_cannot_save_denies_by_what_it_has() {
+    let redis = Redis::start().await;
+    let theirs = limiter(user(5), &redis.store().await);
+    let policies = [user(5), Policy::new("long").quota(Quota::per_hour(5)), user(5).budget()];
+    let policies = policies.map(PolicyHandle::new);
+    let [log, long, budget] = [LOG, "tsw:{=alice}:long:1h", "tsw:{=alice}:user:1h:budget"];
+    for policy in &policies {
+        for _ in 0..5 {
+            assert!(theirs.check_all([(policy, "alice")]).await.unwrap().is_admitted());
+        }
+    }
+    // One whose ban is not known here.
+    assert!(admit(&theirs, "bob").await);
+    let banned = user(5).penalty(Penalty::new(Quota::per_hour(1), [Duration::from_secs(60)]));
+    let banned = PolicyHandle::new(banned);
+    let theirs = Bans::new(banned.clone(), redis.store().await);
+    theirs.impose("bob", Duration::from_secs(600), "by hand").await.unwrap();
+    // What has left the windows.
+    redis.run::<()>(&["ZADD", log, "1", "one"]).await;
+    let fill = "for n = 1, 300 do redis.call('ZADD', KEYS[1], n, n) end";
+    redis.run::<()>(&["EVAL", fill, "1", long]).await;
+    redis.run::<()>(&["ZADD", budget, "1", &"\0".repeat(24)]).await;
+    redis.run::<()>(&["CONFIG", "SET", "save", "3600 1"]).await;
+    let [_, directory]: [String; 2] = redis.run(&["CONFIG", "GET", "dir"]).await;
+    std::fs::remove_dir_all(directory).unwrap();
+    redis.run::<()>(&["BGSAVE"]).await;
+    redis.says("persistence", "rdb_last_bgsave_status:err").await;
+
+    let ours = limiter(user(5), &store(redis.url()).await);
+    let new = ours.check("carol").await.unwrap();
+    assert!(new.is_admitted() && new.decided_by() == DecidedBy::LocalLog, "{new:?}");
+    let checks = policies.iter().map(|policy| (policy, "alice")).chain([(&banned, "bob")]);
+    for check in checks {
+        let (new, denied) = tokio::join!(ours.check("dave"), ours.check_all([check]));
+        assert_eq!(new.unwrap().decided_by(), DecidedBy::LocalLog);
+        let denied = denied.unwrap();
+        assert!(!denied.is_admitted() && denied.decided_by() == DecidedBy::Store, "{denied:?}");
+    }
+    // An admission would have to be written.
+    let has_room = ours.check("bob").await.unwrap();
+    assert_eq!((has_room.is_admitted(), has_room.decided_by()), (true, DecidedBy::LocalLog));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,6 +14,9 @@ use crate::error::StoreError;
 use crate::telemetry::{self, Fill, JOURNAL};
 use crate::window::{Check, LogId};
 
+/// The longest time that a write takes, or a step of the background task, while its runtime is driven.
+const LONGEST_WRITE: Duration = Duration::from_secs(7);
+
 /// What a process knows of a request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -56,8 +59,8 @@ pub(super) struct State {
     cleared_at: Option<Instant>,
     /// Requests that have expired before they could be written and were not reported yet.
     lost: u64,
-    /// The token of the background task. It is dangling when the task is gone.
-    task: Weak<()>,
+    /// The token of the background task, and when its last step began. It is dangling when the task is gone.
+    task: (Weak<()>, Instant),
 }
 
 pub(super) type WriteResult = Option<Result<(), StoreError>>;
@@ -70,8 +73,8 @@ struct Unwritten {
     whole: Option<Whole>,
     /// How often it was noted that the ban of the key is to be written.
     bans: u32,
-    /// The result of the writer. Closed when the writer is gone, also if its task was dropped.
-    writing: Option<watch::Receiver<WriteResult>>,
+    /// The result of the writer, and when it began. Closed when the writer is gone, also if its task was dropped.
+    writing: Option<(watch::Receiver<WriteResult>, Instant)>,
 }
 
 /// How much of a log was written since a loss.
@@ -100,7 +103,7 @@ impl Journal {
             capacity,
             cleared_at: None,
             lost: 0,
-            task: Weak::new(),
+            task: (Weak::new(), Instant::now()),
         };
         let fill = Fill::new(&JOURNAL, capacity);
         Self { state: Mutex::new(state), logs: AtomicUsize::new(0), fill }
@@ -146,14 +149,24 @@ impl Journal {
 }
 
 impl State {
-    /// Returns the token of the background task if there is no task.
+    /// Returns the token of the background task if there is no task, or only one that is at rest with its runtime.
     pub(super) fn claim_task(&mut self) -> Option<Arc<()>> {
-        if self.logs.is_empty() || self.task.strong_count() > 0 {
+        let (task, since) = &self.task;
+        if self.logs.is_empty() || task.strong_count() > 0 && since.elapsed() < LONGEST_WRITE {
             return None;
         }
         let token = Arc::new(());
-        self.task = Arc::downgrade(&token);
+        self.task = (Arc::downgrade(&token), Instant::now());
         Some(token)
+    }
+
+    /// Begins a step of the background task. Returns whether no other task has taken its place.
+    pub(super) fn renew_task(&mut self, token: &Arc<()>) -> bool {
+        let is_same = self.task.0.as_ptr() == Arc::as_ptr(token);
+        if is_same {
+            self.task.1 = Instant::now();
+        }
+        is_same
     }
 
     /// Returns whether a request has to be settled here in a log: it is about to be written, or its whole log is.
@@ -272,7 +285,7 @@ impl State {
         now: Instant,
     ) -> Option<(watch::Receiver<WriteResult>, Option<Writer>)> {
         let unwritten = self.logs.get_mut(log)?;
-        if let Some(result) = unwritten.writing.as_ref().filter(|_| unwritten.is_being_written()) {
+        if let Some((result, _)) = unwritten.writing.as_ref().filter(|it| is_going_on(it)) {
             return Some((result.clone(), None));
         }
         unwritten.writing = None;
@@ -283,7 +296,7 @@ impl State {
         }
         let requests = unwritten.requests.iter().take(most).map(|(id, it)| (*id, *it)).collect();
         let (result, writing) = watch::channel(None);
-        unwritten.writing = Some(writing.clone());
+        unwritten.writing = Some((writing.clone(), now));
         let (whole, bans) = (unwritten.whole, unwritten.bans);
         let log = self.logs.get_key_value(log)?.0.clone();
         Some((writing, Some(Writer { log, requests, whole, bans, result })))
@@ -322,7 +335,7 @@ impl State {
     pub(super) fn all_logs(&mut self) -> Vec<LogId> {
         if self.logs.is_empty() {
             // Under the lock: what is added from now on starts another task.
-            self.task = Weak::new();
+            self.task.0 = Weak::new();
         }
         self.logs.keys().cloned().collect()
     }
@@ -337,12 +350,7 @@ impl State {
 impl Unwritten {
     fn is_empty(&self) -> bool {
         let is_written = self.requests.is_empty() && self.whole.is_none() && self.bans == 0;
-        is_written && !self.is_being_written()
-    }
-
-    fn is_being_written(&self) -> bool {
-        // An error means that the writer is gone.
-        self.writing.as_ref().is_some_and(|result| result.has_changed().is_ok())
+        is_written && !self.writing.as_ref().is_some_and(is_going_on)
     }
 
     /// Drops the requests that no window needs any more, and returns their number. Adds those that were
@@ -356,4 +364,10 @@ impl Unwritten {
         });
         before - self.requests.len()
     }
+}
+
+/// Returns whether a writer goes on, and is not at rest with its runtime.
+fn is_going_on((result, since): &(watch::Receiver<WriteResult>, Instant)) -> bool {
+    // An error means that the writer is gone.
+    result.has_changed().is_ok() && since.elapsed() < LONGEST_WRITE
 }

@@ -47,7 +47,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 // - A runtime ends during a write. The tokens of its tasks are dropped, and the next check starts other
 //   tasks. What is written twice counts once. Test: `outage_ends_when_its_runtime_is_gone`.
 // - A future or a runtime is no longer polled, but not dropped either. A writer is a task of its own, and
-//   checks wait for it for at most a second. Test: `unpolled_runtime_delays_no_other`.
+//   checks wait for it for at most a second. After 7 s it counts as gone, and so does the background task. Test:
+//   `unpolled_runtime_delays_no_other`.
 impl RedisStore {
     /// Writes what Redis does not know of some logs, or waits for the caller that does.
     pub(super) async fn reconcile(&self, logs: &[LogId]) -> Result<(), StoreError> {
@@ -91,7 +92,7 @@ impl RedisStore {
     }
 
     /// Writes all logs until nothing is left. This is the background task.
-    async fn write_all(self, _token: Arc<()>) {
+    async fn write_all(self, token: Arc<()>) {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let client = &self.0.client;
         loop {
@@ -106,6 +107,9 @@ impl RedisStore {
             let took = if waiting.is_empty() { Duration::ZERO } else { began.elapsed() };
             logs.extend(waiting.into_iter().take(MOST_LOGS));
             for logs in logs.chunks(MOST_LOGS) {
+                if !self.0.journal.with(|state| state.renew_task(&token)) {
+                    return;
+                }
                 let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
                 // Logs that Redis can't use delay no other.
                 let (mut was_written, mut has_failed) = (false, false);

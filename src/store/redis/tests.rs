@@ -184,6 +184,9 @@ fn unpolled_runtime_delays_no_other() {
     assert!(first.is_err());
     let result = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
     assert!(result.expect("within five seconds").unwrap().admitted);
+    // Its writer and its background task are at rest.
+    let again = || async { Store::admit(&store, &check("alice")).await.unwrap().decided_by };
+    other.block_on(eventually("Redis decides again", async || again().await == DecidedBy::Store));
 }
 
 /// What comes to be written while a check waits does not concern it.
@@ -342,6 +345,45 @@ async fn ban_that_is_lost_before_the_reply_to_its_write_is_read_is_written_again
         assert!(!store.admit_one(&Check::new([log])).await);
         assert!(is_written().await);
     }
+}
+
+/// What Redis stands still for is bounded for a call, whatever each of its requests may read and remove.
+#[tokio::test]
+async fn requests_of_a_call_share_what_it_reads_and_removes() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let quota = Quota::per_minute(4_000_000_000);
+    let (plain, costs) = (Policy::new("plain").quota(quota), Policy::new("costs").quota(quota));
+    let [plain, costs] = [plain, costs.budget()].map(Arc::new);
+    let [of_plain, of_costs, live] =
+        ["tsw:{=alice}:plain:60s", "tsw:{=alice}:costs:60s:budget", "tsw:{=bob}:costs:60s:budget"];
+    let fill = "local now = redis.call('TIME')[1] * 1000000
+        for n = 1, 20000 do
+          local id, left_us = string.format('%016d', n), now - 70000000 - n
+          redis.call('ZADD', KEYS[1], left_us, id)
+          redis.call('ZADD', KEYS[2], left_us, id .. struct.pack('>d', 1))
+        end
+        for n = 1, 4000 do
+          redis.call('ZADD', KEYS[3], now + n, string.format('%016d', n) .. struct.pack('>d', 1000000))
+        end
+        redis.call('ZADD', KEYS[2], -1 - 20000, '')
+        redis.call('ZADD', KEYS[3], -1 - 4000000000, '')";
+    server.run::<()>(&["EVAL", fill, "3", of_plain, of_costs, live]).await;
+    let call = async |policy: &Arc<Policy>, key: &str, cost| {
+        let check = Arc::new(Check::new([LogId::new(policy.clone(), key)]).at_cost(cost));
+        let request = || CheckRequest { check: check.clone(), mode: Mode::Peek };
+        let requests: Vec<_> = (0..32).map(|_| request()).collect();
+        store.0.checks.call(requests.iter()).await.unwrap()
+    };
+    for (policy, name) in [(&plain, of_plain), (&costs, of_costs)] {
+        call(policy, "alice", 1).await;
+        let removed = 20_000 - server.entries(name).await;
+        assert!((256..=1_300).contains(&removed), "{name}: {removed}");
+    }
+    // The wait of one reads 3,000 entries.
+    let denials = call(&costs, "bob", 3_000_000_000).await;
+    let sent_again = denials.iter().filter(|it| matches!(it, Ok(None))).count();
+    assert_eq!(sent_again, 31, "for their waits");
 }
 
 /// Redis refuses to add an entry, and need add none for the other log of the call.
