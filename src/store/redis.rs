@@ -218,7 +218,13 @@ impl RedisStore {
         match self.ask(&check).await {
             Ok((sent, outcome)) => self.accept(&check, &sent, outcome),
             Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
-            Err(error) => Err(error),
+            Err(error) => {
+                if error.may_have_counted() && check.on_failure != FailurePolicy::Open {
+                    let _ = self.0.journal_cancellation(&check);
+                    self.ensure_task();
+                }
+                Err(error)
+            }
         }
     }
 
@@ -281,8 +287,7 @@ impl RedisStore {
                     self.make_good(&check).await?;
                     inner.check_once(check, Mode::Again).await
                 };
-                // Redis may have counted it, whatever becomes of the repetition.
-                again.await.map_err(|_| error)
+                again.await.map_err(|again| after_lost_reply(error, again))
             }
             result => result,
         }
@@ -551,6 +556,15 @@ impl Inner {
                 self.note_ban_if_lost(log, sent.losses);
             }
         }
+    }
+}
+
+/// Returns the error of a check whose reply was lost, and which has failed again. Redis may have counted it.
+fn after_lost_reply(lost: StoreError, again: StoreError) -> StoreError {
+    match again {
+        // No outage, in which this process would decide.
+        StoreError::Overloaded => StoreError::Uncertain { source: Box::new(again) },
+        _ => lost,
     }
 }
 

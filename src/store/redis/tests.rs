@@ -233,6 +233,14 @@ async fn burst_above_what_may_wait_is_no_outage() {
     drop(waiting);
 }
 
+#[test]
+fn overload_after_a_lost_reply_is_no_outage() {
+    for (again, is_outage) in [(StoreError::Overloaded, false), (StoreError::Unavailable, true)] {
+        let error = after_lost_reply(StoreError::Timeout, again);
+        assert_eq!((error.may_have_counted(), error.is_outage()), (true, is_outage), "{error}");
+    }
+}
+
 /// A denial's reply is under way while the ban is lifted. It must not bring the ban back here.
 #[tokio::test]
 async fn late_denial_brings_no_lifted_ban_back() {
