@@ -5,31 +5,13 @@ use std::sync::{Arc, LazyLock};
 use redis::aio::ConnectionLike;
 use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
-macro_rules! scripts {
-    ($($(#[$attribute:meta])* $name:ident: $file:literal,)*) => {
-        /// All scripts of the crate. Each file describes its script.
-        pub(crate) struct Scripts {
-            $($(#[$attribute])* pub(crate) $name: Script,)*
-        }
-
-        impl Scripts {
-            fn new(code: impl Fn(&str) -> String) -> Self {
-                Self {
-                    $($(#[$attribute])*
-                    $name: Script::new(stringify!($name), code(include_str!(concat!("../../lua/", $file)))),)*
-                }
-            }
-        }
-    };
-}
-
-scripts! {
-    admit: "limit/admit.lua",
-    explain: "limit/explain.lua",
-    reconcile: "limit/reconcile.lua",
-    reset: "limit/reset.lua",
-    ban: "ban/ban.lua",
-    lift: "ban/lift.lua",
+/// All scripts of the crate. Each file describes its script.
+pub(crate) struct Scripts {
+    pub(crate) admit: Script,
+    pub(crate) reconcile: Script,
+    pub(crate) reset: Script,
+    pub(crate) ban: Script,
+    pub(crate) lift: Script,
 }
 
 /// How much later Redis keeps the expiries of scripts with a test clock, because its own clock is
@@ -38,6 +20,17 @@ scripts! {
 const EXPIRES_LATER_MS: u64 = 315_360_000_000;
 
 impl Scripts {
+    fn new(code: impl Fn(&str) -> String) -> Self {
+        let script = |name, text| Script::new(name, code(text));
+        Self {
+            admit: script("admit", include_str!("../../lua/limit/admit.lua")),
+            reconcile: script("reconcile", include_str!("../../lua/limit/reconcile.lua")),
+            reset: script("reset", include_str!("../../lua/limit/reset.lua")),
+            ban: script("ban", include_str!("../../lua/ban/ban.lua")),
+            lift: script("lift", include_str!("../../lua/ban/lift.lua")),
+        }
+    }
+
     pub(crate) fn shipped() -> &'static Self {
         static SHIPPED: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
         &SHIPPED

@@ -19,6 +19,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 pub use self::builder::RedisStoreBuilder;
 use self::clock::StoreClock;
@@ -451,8 +452,7 @@ impl Inner {
         }
     }
 
-    /// Explains the log of a check. Nothing is written for this: a check writes what Redis has lost, and then Redis
-    /// decides.
+    /// Explains the log of a check. What Redis has lost is not written for this: a check does that, and then Redis decides.
     async fn explain(&self, check: &Arc<Check>) -> Result<Explanation, StoreError> {
         self.client.connected(&check.logs).await?;
         let losses = self.health.losses();
@@ -460,12 +460,12 @@ impl Inner {
         if is_local(check) && self.journal.has(&check.logs) {
             return Err(StoreError::Unavailable);
         }
-        let log = &check.logs[0];
-        if log.is_budget() {
-            // It counts out what has left, in calls that are short.
-            self.check_once(check.clone(), Mode::Peek).await?;
-        }
-        let explained = requests::explain(&self.client, log, check.cost_in(0)).await?;
+        // A new request has no entry in flight yet.
+        let mut new = Check::clone(check);
+        new.id = Uuid::nil();
+        let peeked = self.check_once(Arc::new(new), Mode::Peek).await?;
+        let explained =
+            requests::explain(&self.client, &check.logs[0], check.cost_in(0), &peeked).await?;
         if self.health.losses() == losses { Ok(explained) } else { Err(StoreError::Unavailable) }
     }
 

@@ -11,6 +11,7 @@ use super::log_id::LogId;
 use super::outcome::DecidedBy;
 #[cfg(feature = "serde")]
 use super::serial::as_micros;
+use super::state::QuotaState;
 use crate::quota::Quota;
 use crate::time::micros;
 
@@ -151,21 +152,16 @@ impl Explanation {
 }
 
 impl QuotaExplanation {
-    /// Creates it from how much is taken in the window, the newest entry that has to leave before the request fits, which may
-    /// have left already, and the oldest entries in the window, each with its cost.
+    /// Creates it from what a request of a cost would get, how much is taken in the window, the entry that would leave when the
+    /// wait ends, and the oldest entries in the window, each with its cost.
     pub(crate) fn new(
         (now_us, quota, cost): (u64, Quota, u32),
+        state: QuotaState,
         taken: u64,
-        must_leave: Option<Entry>,
-        oldest: impl Iterator<Item = (Entry, u32)>,
+        waits_for: Option<Uuid>,
+        oldest: impl IntoIterator<Item = (Entry, u32)>,
     ) -> Self {
         let leaves_in_us = |at_us: u64| (at_us + quota.window_us()).saturating_sub(now_us);
-        let must_leave = must_leave.filter(|entry| leaves_in_us(entry.at_us) > 0);
-        let wait_us = match must_leave {
-            _ if cost > quota.limit() => quota.window_us(),
-            Some(entry) => leaves_in_us(entry.at_us),
-            None => 0,
-        };
         let logged = |(entry, cost): (Entry, u32)| LoggedAdmission {
             id: entry.id,
             cost,
@@ -173,15 +169,16 @@ impl QuotaExplanation {
             age: Duration::from_micros(now_us.saturating_sub(entry.at_us)),
             leaves_in: Duration::from_micros(leaves_in_us(entry.at_us)),
         };
-        let admissions: Vec<LoggedAdmission> = oldest.map(logged).collect();
+        let admissions: Vec<LoggedAdmission> = oldest.into_iter().map(logged).collect();
         let listed = admissions.iter().map(|it| it.cost).fold(0, u32::saturating_add);
         let taken = u32::try_from(taken).unwrap_or(u32::MAX);
         Self {
             quota,
             taken,
             free: quota.limit().saturating_sub(taken),
-            wait: Duration::from_micros(wait_us),
-            waits_for: must_leave.map(|entry| entry.id),
+            wait: state.wait(),
+            // A cost above the limit waits for nothing.
+            waits_for: waits_for.filter(|_| !state.wait().is_zero() && cost <= quota.limit()),
             admissions,
             not_listed: taken.saturating_sub(listed),
         }

@@ -97,19 +97,21 @@ impl Log {
 
     /// Explains each quota of the log's policy, for a new request of cost `cost`.
     pub(crate) fn read(&self, log: &LogId, now_us: u64, cost: u32) -> Vec<QuotaExplanation> {
-        let held_us = self.held_us(log, Uuid::nil(), now_us);
-        let read = |quota: &Quota| {
-            let cost_here = cost_beside(held_us, now_us, *quota, cost);
-            let must_leave = self.must_leave(*quota, cost_here).flatten();
+        let outcome = self.outcome(log, Uuid::nil(), now_us, cost);
+        let read = |(quota, state): (&Quota, &QuotaState)| {
+            let expired = self.expired(now_us, quota.window_us());
+            let waits_for =
+                self.expired((now_us + state.wait_us).saturating_sub(1), quota.window_us());
             let live = self.live_costs(now_us, quota.window_us());
             QuotaExplanation::new(
                 (now_us, *quota, cost),
-                self.used_from(self.expired(now_us, quota.window_us())),
-                must_leave.map(|index| self.entries[index]),
+                *state,
+                self.used_from(expired),
+                self.entries.get(waits_for).map(|entry| entry.id),
                 live.take(MAX_LISTED).map(|(entry, cost)| (entry, cost.now)),
             )
         };
-        log.policy.quotas().iter().map(read).collect()
+        log.policy.quotas().iter().zip(outcome.quotas()).map(read).collect()
     }
 
     /// Adds an entry. It takes one place, or as many as `cost` under a budget.

@@ -26,7 +26,7 @@ struct Slot<'a> {
 fn scripts() -> Vec<Script> {
     let folders = ["lua", "crates", "examples"];
     let paths = folders.map(|folder| files(&root().join(folder), "lua")).concat();
-    assert!(paths.len() >= 11, "the scripts are found");
+    assert!(paths.len() >= 10, "the scripts are found");
     let read = |path: PathBuf| {
         let text = fs::read_to_string(&path).unwrap();
         let parts = text.strip_prefix("--[[\n").and_then(|it| it.split_once("\n]]\n"));

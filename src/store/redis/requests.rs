@@ -11,7 +11,6 @@ use uuid::Uuid;
 use super::journal::{Origin, Request};
 use crate::error::StoreError;
 use crate::policy::{Counts, Penalty};
-use crate::quota::Quota;
 use crate::redis::{
     BatchedRequest, Client, Keys, Numbers, Replies, Script, Scripts, malformed, read,
 };
@@ -334,71 +333,82 @@ pub(super) async fn reset(client: &Client, log: &LogId) -> Result<(), StoreError
     client.run(script, &command).await.map(|_| ())
 }
 
-/// The number of slots before those of the quotas in a reply of `explain.lua`.
-const HEAD: usize = 3;
-const PER_QUOTA: usize = 4;
-
 /// Until, level, reason and end of the episode.
 type BanFields = (Option<u64>, Option<u64>, Option<Vec<u8>>, Option<u64>);
 /// Entries of a ZSET, each with its score.
 type Scored = Vec<(Vec<u8>, u64)>;
 
-/// Explains a log with `explain.lua`.
+/// Explains a log: what a request would get, which a peek has said, and what the log holds, which is read after it.
 pub(super) async fn explain(
     client: &Client,
     log: &LogId,
     cost: u32,
+    peeked: &Outcome,
 ) -> Result<Explanation, StoreError> {
-    let (keys, script) = (&client.keys, &client.scripts.explain);
-    let penalty = log.policy.get_penalty();
-    let within_us = penalty.and_then(|it| it.strikes()).map_or(0, |strikes| strikes.window_us());
-    let mut command = script.command(3);
-    command.arg(keys.log(log)).arg(keys.ban_record(log)).arg(keys.strikes(log));
-    command.arg(cost).arg(MAX_LISTED).arg(within_us);
-    // A new request in flight has no entry yet.
-    match log.value() {
-        Some(value) if log.policy.counts() == Counts::Distinct => command.arg(value.as_bytes()),
-        _ => command.arg(""),
-    };
-    command.arg(u8::from(log.is_budget()));
-    for quota in log.policy.quotas() {
-        command.arg(quota.limit()).arg(quota.window_us());
+    const PER_QUOTA: usize = 3;
+    let (name, now_us) = (client.keys.log(log), peeked.timestamp.map_or(0, micros));
+    let quotas = || log.policy.quotas().iter().zip(peeked.logs()[0].quotas());
+    let since = |window_us| (now_us + 1).saturating_sub(window_us);
+    // What was settled is an entry of its own.
+    let most = if log.is_budget() { 2 * MAX_LISTED } else { MAX_LISTED };
+    let mut reads = redis::pipe();
+    for (quota, state) in quotas() {
+        let since_us = since(quota.window_us());
+        let oldest = (&name, since_us, "+inf", "BYSCORE", "LIMIT", 0, most, "WITHSCORES");
+        let frees_us = (now_us + state.wait_us).saturating_sub(quota.window_us());
+        let waits_for = (&name, frees_us, frees_us, "BYSCORE", "LIMIT", 0, 1, "WITHSCORES");
+        reads.cmd("ZRANGE").arg(oldest).cmd("ZRANGE").arg(waits_for);
+        reads.cmd("ZCOUNT").arg((&name, since_us, "+inf"));
     }
-    explanation(&client.run(script, &command).await?, log, cost)
-}
-
-fn explanation(reply: &Value, log: &LogId, cost: u32) -> Result<Explanation, StoreError> {
-    let count = HEAD + PER_QUOTA * log.policy.quotas().len();
-    let Value::Array(slots) = reply else { return Err(malformed("expected an array")) };
-    if slots.len() != count {
-        return Err(malformed(format!("expected {count} slots from explain.lua")));
+    if let Some(penalty) = log.policy.get_penalty() {
+        let (most, within_us) = penalty.strikes().map_or((0, 0), |it| (MAX_LISTED, it.window_us()));
+        let strikes = client.keys.strikes(log);
+        let strikes =
+            (strikes, since(within_us), "+inf", "BYSCORE", "LIMIT", 0, most, "WITHSCORES");
+        let fields = ("until", "level", "reason", "episode_until");
+        reads.cmd("HMGET").arg(client.keys.ban_record(log)).arg(fields);
+        reads.cmd("ZRANGE").arg(strikes);
     }
-    let (head, quotas) = slots.split_at(HEAD);
-    let now_us = read(&head[0])?;
-    let quotas = log.policy.quotas().iter().zip(quotas.chunks_exact(PER_QUOTA));
-    let quotas = quotas.map(|(quota, slots)| reading((now_us, *quota, cost), slots));
-    let explanation = Explanation::of(log, cost, now_us, quotas.collect::<Result<_, _>>()?);
-    let Some(penalty) = log.policy.get_penalty() else { return Ok(explanation) };
-    let record = ban_record(&head[1], &head[2])?;
-    Ok(explanation.with_ban(record.explain(now_us, penalty)))
+    let replies: Vec<Value> = read(&client.send_all(&reads).await?)?;
+    let explained = quotas().zip(replies.chunks(PER_QUOTA)).map(|((quota, state), replies)| {
+        let [oldest, waits_for, count] = replies else { return Err(malformed("too few replies")) };
+        let oldest = listed(oldest)?;
+        let sum: u64 = oldest.iter().map(|(_, cost)| u64::from(*cost)).sum();
+        let taken = match log.is_budget() {
+            false => read(count)?,
+            true if state.remaining > 0 => u64::from(quota.limit() - state.remaining),
+            // More than the limit, as far as it is listed.
+            true => sum.max(u64::from(quota.limit())),
+        };
+        let waits_for = listed(waits_for)?.first().map(|(entry, _)| entry.id);
+        Ok(QuotaExplanation::new((now_us, *quota, cost), *state, taken, waits_for, oldest))
+    });
+    let explained = explained.collect::<Result<_, _>>()?;
+    let explanation = Explanation::of(log, cost, now_us, explained);
+    match (log.policy.get_penalty(), replies.last_chunk()) {
+        (Some(penalty), Some([ban, strikes])) => {
+            Ok(explanation.with_ban(ban_record(ban, strikes)?.explain(now_us, penalty)))
+        }
+        _ => Ok(explanation),
+    }
 }
 
-fn reading(of: (u64, Quota, u32), slots: &[Value]) -> Result<QuotaExplanation, StoreError> {
-    let [taken, must_leave, oldest, costs] = slots else {
-        return Err(malformed("expected four slots"));
-    };
-    let costs: Vec<u32> = read(costs)?;
-    let costs = costs.into_iter().chain(std::iter::repeat(1));
-    let (must_leave, oldest) = (entries(must_leave)?.pop(), entries(oldest)?);
-    Ok(QuotaExplanation::new(of, read(taken)?, must_leave, oldest.into_iter().zip(costs)))
-}
-
-fn entries(value: &Value) -> Result<Vec<Entry>, StoreError> {
-    let entry = |(member, at_us): (Vec<u8>, u64)| {
-        let id = Uuid::from_slice(&member).map_err(|_| malformed("expected UUIDs as entries"))?;
-        Ok(Entry { at_us, id })
-    };
-    read::<Scored>(value)?.into_iter().map(entry).collect()
+/// Reads entries with their costs. What was settled of a budget is next to its entry.
+fn listed(value: &Value) -> Result<Vec<(Entry, u32)>, StoreError> {
+    let number = |bytes: &[u8]| bytes.try_into().map_or(0, |it| f64::from_be_bytes(it) as i64);
+    let mut found = Vec::new();
+    for (member, at_us) in read::<Scored>(value)? {
+        let id = member.get(..16).and_then(|id| Uuid::from_slice(id).ok());
+        let id = id.ok_or_else(|| malformed("expected UUIDs as entries"))?;
+        match (member.get(24..), found.last_mut()) {
+            (Some([_, ..]), Some((_, cost))) => *cost += number(&member[24..]),
+            _ if member.len() == 16 => found.push((Entry { at_us, id }, 1)),
+            _ => found.push((Entry { at_us, id }, number(&member[16..]))),
+        }
+    }
+    found.truncate(MAX_LISTED);
+    let cost = |cost: i64| u32::try_from(cost.max(0)).unwrap_or(u32::MAX);
+    Ok(found.into_iter().map(|(entry, it)| (entry, cost(it))).collect())
 }
 
 fn ban_record(ban: &Value, strikes: &Value) -> Result<BanRecord, StoreError> {
@@ -409,7 +419,7 @@ fn ban_record(ban: &Value, strikes: &Value) -> Result<BanRecord, StoreError> {
         level: level.unwrap_or(0),
         reason,
         episode_until_us: episode_until_us.unwrap_or(0),
-        strikes: entries(strikes)?,
+        strikes: listed(strikes)?.into_iter().map(|(strike, _)| strike).collect(),
         ..BanRecord::default()
     })
 }
