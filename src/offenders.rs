@@ -5,10 +5,8 @@ use std::collections::{BinaryHeap, HashMap};
 use std::fmt;
 use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use ahash::RandomState;
-use tokio::time::Instant;
 
 use crate::key::Key;
 use crate::window::{Decision, LogId};
@@ -80,7 +78,6 @@ pub struct Offender {
     log: LogId,
     denials: u64,
     overcount: u64,
-    since: Instant,
 }
 
 impl Offender {
@@ -104,15 +101,9 @@ impl Offender {
     }
 
     /// Returns how many of the denials may be those of earlier keys: none as long as no more keys were denied
-    /// than are kept. The others were counted since [`Offender::since`].
+    /// than are kept.
     pub fn overcount(&self) -> u64 {
         self.overcount
-    }
-
-    /// Returns when the key was first denied since it is among those that are kept.
-    pub fn since(&self) -> SystemTime {
-        let since = SystemTime::now().checked_sub(self.since.elapsed());
-        since.unwrap_or(SystemTime::UNIX_EPOCH)
     }
 }
 
@@ -151,7 +142,7 @@ impl TopOffenders {
         if let Decision::Denied(denied) = decision {
             for (log, outcome) in denied.usage().logs() {
                 if outcome.denies() {
-                    self.lock().count(log, Instant::now);
+                    self.lock().count(log);
                 }
             }
         }
@@ -176,18 +167,18 @@ impl SpaceSaving {
         Self { capacity, offenders: Vec::new(), index, lowest }
     }
 
-    /// Counts a denial. `now` is called only if the log is not kept yet.
-    fn count(&mut self, log: &LogId, now: impl FnOnce() -> Instant) {
+    /// Counts a denial.
+    fn count(&mut self, log: &LogId) {
         match self.index.get(log) {
             Some(&at) => self.offenders[at].denials += 1,
-            None => self.keep(LogId::new(log.policy.clone(), log.key.clone()), now()),
+            None => self.keep(LogId::new(log.policy.clone(), log.key.clone())),
         }
     }
 
-    fn keep(&mut self, log: LogId, since: Instant) {
+    fn keep(&mut self, log: LogId) {
         let at = self.offenders.len();
         if at < self.capacity {
-            self.offenders.push(Offender { log: log.clone(), denials: 1, overcount: 0, since });
+            self.offenders.push(Offender { log: log.clone(), denials: 1, overcount: 0 });
             self.lowest.push(Reverse((1, at)));
             self.index.insert(log, at);
             return;
@@ -203,7 +194,7 @@ impl SpaceSaving {
             let denials = overcount + 1;
             *lowest = Reverse((denials, at));
             self.index.remove(&offender.log);
-            *offender = Offender { log: log.clone(), denials, overcount, since };
+            *offender = Offender { log: log.clone(), denials, overcount };
             self.index.insert(log, at);
             return;
         }
@@ -212,8 +203,6 @@ impl SpaceSaving {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -230,20 +219,15 @@ mod tests {
     /// Counts a stream, and compares the result with an exact count after each log.
     fn compare(capacity: usize, stream: &[LogId]) -> Result<(), TestCaseError> {
         let (mut sketch, mut exact) = (SpaceSaving::new(capacity), HashMap::<_, u64>::new());
-        let (start, second) = (Instant::now(), Duration::from_secs(1));
         for (n, log) in (1_u32..).zip(stream) {
-            sketch.count(log, || start + second * n);
+            sketch.count(log);
             *exact.entry(log).or_default() += 1;
 
             let kept = &sketch.offenders;
             prop_assert_eq!(kept.len(), exact.len().min(capacity));
             prop_assert_eq!(kept.iter().map(|it| it.denials).sum::<u64>(), u64::from(n));
-            for Offender { log, denials, overcount, since } in kept {
+            for Offender { log, denials, overcount } in kept {
                 prop_assert!((denials - overcount..=*denials).contains(&exact[log]));
-                let at = (*since - start).as_secs() as usize - 1;
-                prop_assert_eq!(&stream[at], log, "it is the time of a count of this log");
-                let counted_since = stream[at..n as usize].iter().filter(|it| *it == log).count();
-                prop_assert_eq!(counted_since as u64, denials - overcount);
             }
             for (log, count) in &exact {
                 let is_kept = kept.iter().any(|it| it.log == **log);
@@ -271,8 +255,8 @@ mod tests {
     fn memory_is_bounded() {
         let mut sketch = SpaceSaving::new(100);
         for number in 0..100_000 {
-            sketch.count(&log_of(number), Instant::now);
-            sketch.count(&log_of(number % 7), Instant::now);
+            sketch.count(&log_of(number));
+            sketch.count(&log_of(number % 7));
         }
         assert_eq!(sketch.offenders.len(), 100);
         for capacity in

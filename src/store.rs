@@ -110,6 +110,9 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 )]
 pub trait Store: Send + Sync + 'static {
     /// Records the request in all logs of the check if it fits into all of them, otherwise in none.
+    ///
+    /// A future that is not ready at once sends nothing before its first poll: a request whose future is dropped unpolled does
+    /// not count.
     fn admit(&self, check: &Check) -> StoreFuture<Outcome>;
 
     /// Returns the outcome that [`Store::admit`] would have, without recording anything.

@@ -1,6 +1,6 @@
 //! The keys denied most: which denials are counted, and where the keys can be read.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use test_support::recorder::RecordedMetrics;
 use test_support::requests::{by_user, ok, request, send, status};
@@ -39,10 +39,6 @@ async fn each_policy_counts_the_keys_it_denies() {
         send(&service, request(&[("x-user-id", &user), ("x-tenant", "acme")])).await;
     }
     assert_eq!(counts(&offenders.of("tenant")), [("acme", 4)]);
-    advance(Duration::from_secs(30)).await;
-    send(&service, request(&[("x-user-id", "mallory"), ("x-tenant", "acme")])).await;
-    let since = offenders.all()[0].since();
-    assert_eq!(SystemTime::now().duration_since(since).unwrap().as_secs(), 30, "the first denial");
     let all = offenders.all();
     let policies: Vec<_> = all.iter().map(Offender::policy).collect();
     assert_eq!(policies, ["user", "tenant", "user"], "the worst first, whatever the policy");

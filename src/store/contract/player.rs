@@ -17,14 +17,16 @@ use crate::window::{
     BanRecord, BanState, Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome,
 };
 
+/// Has a store send a check again, as after a lost reply.
+type SendAgain<'a> = dyn Fn(&Check) -> StoreFuture<Outcome> + 'a;
+
 pub(in crate::store) struct Player<'a> {
     store: &'a dyn Store,
     keys: [Key; 2],
     penalties: bool,
     /// Whether the store may leave out what it has not read now.
     reads_parts: bool,
-    /// Has the store send a check again, as after a lost reply.
-    send_again: Option<&'a dyn Fn(&Check) -> StoreFuture<Outcome>>,
+    send_again: Option<&'a SendAgain<'a>>,
     model: Model,
     /// The present policies, and those of before the last change of limits.
     policies: [Arc<Policy>; 4],
@@ -66,10 +68,7 @@ impl<'a> Player<'a> {
     }
 
     #[cfg(all(test, feature = "redis"))]
-    pub(super) fn sending_again(
-        mut self,
-        send_again: &'a dyn Fn(&Check) -> StoreFuture<Outcome>,
-    ) -> Self {
+    pub(super) fn sending_again(mut self, send_again: &'a SendAgain<'a>) -> Self {
         self.send_again = Some(send_again);
         self
     }

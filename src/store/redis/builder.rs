@@ -27,7 +27,7 @@ const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
 /// # async fn connect() -> Result<(), tower_sliding_window::StoreError> {
 /// let store = RedisStore::builder()
 ///     .prefix("shop")
-///     .deny_cache_capacity(1_000_000)
+///     .local_capacity(200_000)
 ///     .connect("redis://127.0.0.1:6379")
 ///     .await?;
 /// # Ok(())
@@ -39,7 +39,6 @@ pub struct RedisStoreBuilder {
     prefix: String,
     response_timeout: Duration,
     deny_cache: bool,
-    deny_cache_capacity: usize,
     deny_cache_max_age: Duration,
     local_capacity: usize,
 }
@@ -50,7 +49,6 @@ impl Default for RedisStoreBuilder {
             prefix: DEFAULT_PREFIX.to_owned(),
             response_timeout: DEFAULT_RESPONSE_TIMEOUT,
             deny_cache: true,
-            deny_cache_capacity: DEFAULT_CAPACITY,
             deny_cache_max_age: DEFAULT_MAX_AGE,
             local_capacity: DEFAULT_LOCAL_CAPACITY,
         }
@@ -106,16 +104,10 @@ impl RedisStoreBuilder {
     /// full logs that are remembered, and their wait. The others are
     /// [not read](crate::store::LogOutcome::is_read): one that is full for longer denies the request again
     /// after that wait.
-    /// A denial by a budget is repeated only for requests of cost 1.
+    /// A denial by a budget is repeated only for requests of cost 1. 65,536 denials are remembered. Beyond that the least used
+    /// one is forgotten, which costs Redis one check.
     pub fn deny_cache(mut self, deny_cache: bool) -> Self {
         self.deny_cache = deny_cache;
-        self
-    }
-
-    /// Sets how many denials are remembered. Defaults to 65,536. Beyond that the least used one is
-    /// forgotten, which costs Redis one check.
-    pub fn deny_cache_capacity(mut self, capacity: usize) -> Self {
-        self.deny_cache_capacity = capacity;
         self
     }
 
@@ -198,7 +190,7 @@ impl RedisStoreBuilder {
             checks: Batch::new(client.clone()),
             reconciles: Batch::new(client.clone()),
             client,
-            denials: Denials::new(self.deny_cache_capacity, max_age),
+            denials: Denials::new(DEFAULT_CAPACITY, max_age),
             local: MemoryStore::with_capacity(self.local_capacity),
             journal: Journal::new(self.local_capacity),
             health,
