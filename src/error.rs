@@ -74,8 +74,8 @@ pub enum StoreError {
         /// What was expected.
         message: String,
     },
-    /// The in-process store is at its capacity, and the request needs another log or ban record. Or so is what a
-    /// [`RedisStore`](crate::RedisStore) keeps in an outage: its logs, or the requests that are to be written back.
+    /// A store in process is full, and the request needs a new log or ban record. In an outage: the local logs of a
+    /// [`RedisStore`](crate::RedisStore) are, or its requests that are to be written back.
     #[error(
         "this process is full: it keeps no more than {capacity} logs, or requests that Redis does not know yet"
     )]

@@ -11,17 +11,17 @@
 //!
 //! # Which part to use
 //!
-//! | problem | use | feature | example |
-//! |---|---|---|---|
-//! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | | [`examples/seckill`] |
-//! | message storm: an alert if a group gets too many messages | `StormDetector` of the crate `message-storm` | | [`crates/message-storm`] |
-//! | chat spam: silent mutes for repeated messages and messages to many strangers | `SpeechMonitor` of the crate `speech-monitor` | | [`examples/chat-guard`] |
-//! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | | [`examples/message_quota.rs`] |
-//! | one machine with many accounts: at most so many different users behind an address | [`Policy::distinct`] | | [`examples/accounts_per_address.rs`] |
-//! | concurrent requests: at most so many exports, downloads or jobs at a time | [`Policy::in_flight`] | | [`examples/in_flight.rs`] |
-//! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | | [`examples/token_budget.rs`] |
-//! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | | [`examples/sms-gateway`] |
-//! | temporary bans for clients that exceed a quota again and again | [`Penalty`], [`Bans`] | | [`examples/seckill`] |
+//! | problem | use | example |
+//! |---|---|---|
+//! | flash sale, API rate limit: a quota for each user of an HTTP route | [`SlidingWindowLayer`] | [`examples/seckill`] |
+//! | message storm: an alert if a group gets too many messages | `StormDetector` of the crate `message-storm` | [`crates/message-storm`] |
+//! | chat spam: silent mutes for repeated messages and messages to many strangers | `SpeechMonitor` of the crate `speech-monitor` | [`examples/chat-guard`] |
+//! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | [`examples/message_quota.rs`] |
+//! | one machine with many accounts: at most so many different users behind an address | [`Policy::distinct`] | [`examples/accounts_per_address.rs`] |
+//! | concurrent requests: at most so many exports, downloads or jobs at a time | [`Policy::in_flight`] | [`examples/in_flight.rs`] |
+//! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | [`examples/token_budget.rs`] |
+//! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | [`examples/sms-gateway`] |
+//! | temporary bans for clients that exceed a quota again and again | [`Penalty`], [`Bans`] | [`examples/seckill`] |
 //!
 //! The [guide](docs) compares these tools and their costs. It has [recipes](docs::recipes) for common tasks,
 //! and pages for [migrating](docs::migrating) from another rate limiter.

@@ -292,9 +292,8 @@ impl Limiter {
 
     /// Waits until a request of `key` is admitted, but not for longer than `max_wait`.
     ///
-    /// It does not wait first: the denial is returned as soon as it is known that the wait would be too
-    /// long. That is the case if the place is free too late by time alone, counting from the last denial
-    /// of the first waiter and as if each caller before this one took its places: with `n` places before
+    /// It denies as soon as the wait is known to be too long: if time alone frees the place too late, counting from the last
+    /// denial of the first waiter, and as if each caller before this one took its places: with `n` places before
     /// it and a quota of `limit` requests in a window, it has its place no earlier than `n / limit`
     /// windows, rounded down, after the first waiter has room. The [`retry_after`](crate::Denied::retry_after)
     /// of the denial may be up to a window longer, for nobody knows how the places of a full log are spread.

@@ -102,15 +102,9 @@ impl MemoryStore {
     /// expired. A request whose key has a log is decided as usual. With
     /// [`FailurePolicy::Open`](crate::FailurePolicy::Open) the request passes and is not counted.
     ///
-    /// A client that invents a new user id for each request adds a log with each. Then `requests per
-    /// second * window` ids are live at once. The store is full after `capacity / requests per second`,
-    /// unless the window is shorter than that. With a million logs and `5/60s` it is full after 33
-    /// seconds at 30,000 requests per second, and never at less than 16,667 per second. It stays full
-    /// for the length of the flood, and up to one window longer.
-    ///
-    /// The remedy is an additional rule by address. A denied request creates no log, so an
-    /// address creates no more logs of users than it has admitted requests. The guide has the recipe,
-    /// in "A flood of invented ids".
+    /// A client that invents a new user id for each request adds a log with each. The remedy is an additional rule by
+    /// address: a denied request creates no log. The guide has the arithmetic and the recipe, in
+    /// [a flood of invented ids](crate::docs::memory#a-flood-of-invented-ids).
     ///
     /// At 80 % of the capacity the store warns, with the feature `tracing`, and increments the gauge
     /// `sliding_window_memory_nearly_full`. It warns again only after it has fallen below 70 %.

@@ -32,7 +32,7 @@
 //! - Each message has an id. A message that is delivered again while it is in the window counts once,
 //!   with the timestamp of its first delivery.
 //! - **Only the newest [`cap`](StormRule::cap) messages of a group are kept.** The count stops there,
-//!   and [`Reading::is_saturated`] returns true. A message that was dropped to keep newer ones counts
+//!   and [`Reading::is_saturated`] is true. A message that was dropped to keep newer ones counts
 //!   again if it is delivered again; the count is at the cap then and does not change.
 //!
 //! # Start and end of a storm

@@ -52,7 +52,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) redis: RedisFlags,
 
-    /// A rule that mutes; repeat it for more. One of
+    /// A rule that mutes; repeat it for more. The first one replaces the recommended rules: repeat those that should stay. One of
     /// `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION` (messages that are alike),
     /// `peers COUNT/WINDOW mute DURATION` (private-chat peers) and
     /// `events COUNT/WINDOW mute DURATION` (messages).

@@ -87,10 +87,10 @@ pub(crate) struct Args {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) hold_messages: u32,
 
-    /// While the downstream suffers, with more than 5 % of its results failed or later than 500 ms, the
-    /// limits of all institutions are lowered by three tenths every four seconds. Else they rise by a
-    /// twentieth of the configured ones every two. Each server follows what it sees itself. This is the
-    /// share of a configured limit below which it is not lowered; 100 never lowers any.
+    /// How far limits may be lowered, in percent of what is configured; 100 never lowers any. While more than
+    /// 5 % of the downstream's results are failures or later than 500 ms, the limits of all institutions are
+    /// lowered by three tenths every four seconds. Else they rise by a twentieth of the configured ones every
+    /// two. Each server follows what it sees itself.
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = percent())]
     pub(crate) adapt_floor: u32,
 

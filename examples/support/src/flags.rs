@@ -19,9 +19,8 @@ pub struct ListenFlags {
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:3000")]
     pub listen: SocketAddr,
 
-    /// Connections that may be open at one time. For one more, all of them end after their response,
-    /// for which they have ten seconds, and those that wait for a request at once. The system's limit of
-    /// open files (`ulimit -Hn`) may allow fewer.
+    /// Connections that may be open at one time. When one more comes, idle ones close at once, and busy ones
+    /// after their response, ten seconds at most. The system's limit of open files (`ulimit -Hn`) may allow fewer.
     #[arg(long, value_name = "COUNT", default_value = "8192")]
     pub max_connections: NonZeroU32,
 }
@@ -31,9 +30,8 @@ pub struct ListenFlags {
 /// `mut_arg` gives `--redis` and `--sentinel-master` the environment variables of the server, and `--prefix` its default.
 #[derive(Args, Clone)]
 pub struct RedisFlags {
-    /// Redis that keeps everything, for all processes that use it:
-    /// redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or separate by commas, for the nodes of a
-    /// Cluster or for Sentinels. Without it, this process keeps everything.
+    /// Redis that keeps what the servers share: redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or
+    /// separate by commas, for the nodes of a Cluster or for Sentinels. Without it, this process keeps everything.
     // Text here, so that an error of clap, which repeats the value, can't show a password.
     #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
     pub redis: Vec<String>,

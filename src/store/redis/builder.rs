@@ -126,15 +126,15 @@ impl RedisStoreBuilder {
     /// about 180 bytes with one admission and about 280 with five, until its last admission is as old as the
     /// [retention](crate::Policy::retention).
     ///
-    /// In an outage there is also room for as many admissions that are yet to be written to Redis, counted once for
-    /// each log, and for as many settlements and cancellations. Without room a request is refused as one whose key has
+    /// In an outage there is also room for as many admissions to be written back, one for each log, and for as many settlements
+    /// and cancellations. Without room a request is refused as one whose key has
     /// no local decision, unless it is denied.
     ///
     /// At the capacity, Redis still serves a key that has no log here. In an outage such a key has
     /// no local decision: the policy `Open` admits it, any other policy refuses it. If there is room again by then, it
     /// is decided as a new one is: what Redis had admitted or banned without room here is not known. A client that
     /// invents user ids fills the logs as it fills a [`MemoryStore`], with the same warning and
-    /// metrics: see [`MemoryStore::with_capacity`] for the arithmetic and the remedy.
+    /// metrics: see [`MemoryStore::with_capacity`] for the remedy.
     pub fn local_capacity(mut self, capacity: usize) -> Self {
         self.local_capacity = capacity;
         self
