@@ -34,7 +34,9 @@ async fn provoke(limiter: &Limiter) -> Duration {
     banned.expect("how long")
 }
 
-test_support::on_every_store!(ban_outlasts_the_window_and_the_next_is_longer);
+test_support::on_every_store!(
+    without_deny_cache: ban_outlasts_the_window_and_the_next_is_longer,
+);
 
 async fn ban_outlasts_the_window_and_the_next_is_longer(store: impl Store) {
     let limiter = Limiter::new(policy(), store);

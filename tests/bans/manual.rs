@@ -17,12 +17,13 @@ use crate::{policy, provoke, run_into};
 test_support::on_every_store!(
     manual_ban_only_lengthens_until_lifted,
     stricter_penalty_of_two_applies,
-    strikes_count_for_as_long_as_each_penalty_says,
     a_ban_by_hand_needs_no_strikes,
     pardoned_key_begins_anew,
-    policy_without_a_penalty_keeps_strikes_and_level,
     ban_if_longer_is_imposed_once,
-    ban_that_would_not_be_enforced_is_an_error,
+    ban_that_would_not_be_enforced_is_an_error;
+    without_deny_cache:
+    strikes_count_for_as_long_as_each_penalty_says,
+    policy_without_a_penalty_keeps_strikes_and_level,
 );
 
 async fn manual_ban_only_lengthens_until_lifted(store: impl Store + Clone) {

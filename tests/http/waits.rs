@@ -24,7 +24,7 @@ const TEN: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);
 const A_MOMENT: Duration = Duration::from_millis(1);
 
-test_support::on_every_store!(as_many_wait_as_fit_into_the_bound);
+test_support::on_every_store!(without_deny_cache: as_many_wait_as_fit_into_the_bound);
 
 /// Sends a request in a task, and returns once it waits.
 async fn start<S, B>(service: &S, user: &'static str) -> JoinHandle<(HttpResponse, Duration)>

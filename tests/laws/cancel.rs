@@ -11,14 +11,18 @@ use tokio::time::sleep;
 use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Limiter, Quota, SlidingWindowLayer};
+use tower_sliding_window::{FailurePolicy, Quota, SlidingWindowLayer};
 
-fn limiter(store: impl Store) -> Limiter {
-    Limiter::new(Quota::per_minute(3), store)
+use crate::limiter;
+
+const QUOTA: Quota = Quota::per_minute(3);
+
+fn by_default(store: impl Store) -> SlidingWindowLayer {
+    by_user(QUOTA, store).failure_policy(FailurePolicy::Closed)
 }
 
 fn layer(store: impl Store) -> SlidingWindowLayer {
-    by_user(Quota::per_minute(3), store).cancel_if(|response| response.status() == StatusCode::GONE)
+    by_default(store).cancel_if(|response| response.status() == StatusCode::GONE)
 }
 
 fn request(wanted: &str) -> Request<String> {
@@ -41,8 +45,9 @@ test_support::on_every_store!(
 );
 
 async fn response_can_free_the_place(store: impl Store + Clone) {
-    let by_default = by_user(Quota::per_minute(3), store.clone()).layer(service_fn(handler));
-    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(handler)));
+    let by_default = by_default(store.clone()).layer(service_fn(handler));
+    let service = layer(store.clone()).layer(service_fn(handler));
+    let limiter = limiter(QUOTA, store);
     let remaining = async || limiter.peek("alice").await.unwrap().remaining();
 
     for _ in 0..10 {
@@ -59,7 +64,8 @@ async fn response_can_free_the_place(store: impl Store + Clone) {
 }
 
 async fn hang_up_keeps_its_place(store: impl Store + Clone) {
-    let (limiter, service) = (limiter(store.clone()), layer(store).layer(service_fn(handler)));
+    let service = layer(store.clone()).layer(service_fn(handler));
+    let limiter = limiter(QUOTA, store);
     for left in [2, 1, 0] {
         let mut hanging = task::spawn(service.clone().oneshot(request("hang")));
         while limiter.peek("alice").await.unwrap().remaining() > left {
@@ -75,8 +81,8 @@ async fn hang_up_keeps_its_place(store: impl Store + Clone) {
 }
 
 async fn cancel_unanswered_frees_the_place(store: impl Store + Clone) {
-    let layer = by_user(Quota::per_minute(3), store.clone()).cancel_unanswered(true);
-    let (limiter, service) = (limiter(store), layer.layer(service_fn(handler)));
+    let layer = by_default(store.clone()).cancel_unanswered(true);
+    let (limiter, service) = (limiter(QUOTA, store), layer.layer(service_fn(handler)));
     let remaining = async || limiter.peek("alice").await.unwrap().remaining();
     assert_eq!(service.clone().oneshot(request("fail")).await.unwrap_err(), "the handler failed");
     assert_eq!(remaining().await, 3, "no answer, no charge");
@@ -97,10 +103,10 @@ async fn hang_up_before_the_outcome_frees_the_place_only_if_told_to() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
     let store = patient_store(proxy.url()).await;
-    let limiter = limiter(redis.store().await);
+    let limiter = limiter(QUOTA, redis.store().await);
     let remaining = async || limiter.peek("alice").await.unwrap().remaining();
     proxy.set(Fault::Delay(Duration::from_millis(300)));
-    let by_default = by_user(Quota::per_minute(3), store.clone());
+    let by_default = by_default(store.clone());
     for (layer, left) in [(by_default, 2), (layer(store.clone()), 2)] {
         let service = layer.layer(service_fn(handler));
         let before = remaining().await;

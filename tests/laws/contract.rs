@@ -4,10 +4,11 @@ use test_support::acl::{May, make_user};
 use test_support::tls::{self, Certificates};
 use test_support::{Cluster, Redis, Sentinels, admit, patient};
 use tower_sliding_window::store::{RedisServers, Store};
-use tower_sliding_window::{FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore};
+use tower_sliding_window::{Policy, PolicyHandle, Quota, RedisStore};
 
 use crate::costs::settled_request_takes_its_real_cost;
 use crate::counting::*;
+use crate::limiter;
 
 /// Runs the laws on every store, and on servers that need a connection of their own kind.
 macro_rules! laws {
@@ -71,13 +72,8 @@ laws!(
     callers_of_two_logs_wait_until_another_is_over,
 );
 
-/// Returns a limiter that is closed when the store fails: local logs would decide in its place.
-fn new_limiter(policy: impl Into<PolicyHandle>, store: impl Store) -> Limiter {
-    Limiter::new(policy, store).failure_policy(FailurePolicy::Closed)
-}
-
 async fn admits_exactly_the_limit(store: impl Store) {
-    let limiter = new_limiter(Quota::per_minute(5), store);
+    let limiter = limiter(Quota::per_minute(5), store);
     let mut remaining = Vec::new();
     for _ in 0..5 {
         let decision = limiter.check("alice").await.unwrap();
@@ -93,7 +89,7 @@ async fn admits_exactly_the_limit(store: impl Store) {
 async fn rules_of_one_name_and_key_all_hold(store: impl Store) {
     let user = |quota| PolicyHandle::new(Policy::new("user").quota(quota));
     let two = user(Quota::per_minute(2));
-    let limiter = new_limiter(&two, store);
+    let limiter = limiter(&two, store);
     // Of one second it has another log, and of one minute the same.
     for (key, one) in [("alice", Quota::per_second(9)), ("bob", Quota::per_minute(9))] {
         let (one, mut passed) = (user(one), 0);

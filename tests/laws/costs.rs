@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use test_support::admit_cost;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{FailurePolicy, Limiter, Policy, PolicyHandle, Quota, StoreError};
+use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota, StoreError};
+
+use crate::limiter;
 
 test_support::on_every_store!(
     highest_cost_of_a_log_counts_if_it_is_possible,
     settling_a_policy_sets_its_logs_only,
+    budget_of_many_windows_counts_out_what_has_left_them;
+    without_deny_cache:
     many_leave_a_budget_together,
-    budget_of_many_windows_counts_out_what_has_left_them,
 );
 
 fn policy(name: &str, limit: u32) -> PolicyHandle {
@@ -23,7 +26,7 @@ async fn left(limiter: &Limiter) -> u32 {
 
 async fn highest_cost_of_a_log_counts_if_it_is_possible(store: impl Store) {
     let (sender, receiver) = (policy("sender", 10), policy("receiver", 2));
-    let limiter = Limiter::new(&sender, store);
+    let limiter = limiter(&sender, store);
     let error = limiter.check_all([(&sender, "bank", 2), (&receiver, "bob", 3)]).await.unwrap_err();
     assert!(matches!(error, StoreError::CostAboveLimit { cost: 3, limit: 2 }), "{error}");
     let messages = PolicyHandle::new(Policy::new("messages").quota(Quota::per_minute(5)));
@@ -42,7 +45,7 @@ async fn highest_cost_of_a_log_counts_if_it_is_possible(store: impl Store) {
 
 pub(crate) async fn settled_request_takes_its_real_cost(store: impl Store + Clone) {
     let policy = Policy::from(Quota::per_minute(10)).budget();
-    let limiter = Limiter::new(policy, store.clone()).failure_policy(FailurePolicy::Closed);
+    let limiter = limiter(policy, store.clone());
     let reserved = admit_cost(&limiter, 10).await;
     assert!(!limiter.check("alice").await.unwrap().is_admitted());
     assert!(limiter.settle(&reserved, 8).await.unwrap());
@@ -59,14 +62,14 @@ pub(crate) async fn settled_request_takes_its_real_cost(store: impl Store + Clon
     assert!(limiter.cancel(&other).await.unwrap());
     assert_eq!(left(&limiter).await, 10, "all five are free");
     // A budget of bytes has the log of a budget.
-    let bytes = Limiter::new(Policy::from(Quota::per_minute(10)).byte_budget(), store);
+    let bytes = crate::limiter(Policy::from(Quota::per_minute(10)).byte_budget(), store);
     admit_cost(&bytes, 3).await;
     assert_eq!(left(&limiter).await, 7);
 }
 
 async fn settling_a_policy_sets_its_logs_only(store: impl Store + Clone) {
     let policies = ["tokens", "calls", "free"].map(|name| policy(name, 20));
-    let limiters = policies.each_ref().map(|policy| Limiter::new(policy, store.clone()));
+    let limiters = policies.each_ref().map(|policy| limiter(policy, store.clone()));
     let [tokens, calls, free] = &policies;
     let left = async || {
         let mut left = Vec::new();
@@ -94,7 +97,7 @@ async fn many_leave_a_budget_together(store: impl Store + Clone) {
     let tokens = |limit, window| {
         let quota = Quota::new(limit, Duration::from_millis(window));
         let policy = Policy::new("tokens").quota(quota).keep_for(Duration::from_millis(2_500));
-        Limiter::new(policy.budget(), store.clone()).failure_policy(FailurePolicy::Closed)
+        limiter(policy.budget(), store.clone())
     };
     let (long, short) = (tokens(4_000_000_000, 2_500), tokens(4_000_000_000, 900));
     let mut admissions = tokio::task::JoinSet::new();
@@ -127,12 +130,12 @@ async fn many_leave_a_budget_together(store: impl Store + Clone) {
 /// The first entry of a budget in Redis has the sums of 64 windows. A policy has more.
 async fn budget_of_many_windows_counts_out_what_has_left_them(store: impl Store + Clone) {
     let policy = Policy::new("many").quota(Quota::per_hour(10_000)).budget();
-    let one = Limiter::new(policy.clone(), store.clone());
+    let one = limiter(policy.clone(), store.clone());
     for _ in 0..1_100 {
         admit_cost(&one, 2).await;
     }
     let shorter = (1..=65).map(|it| Quota::new(10_000, Duration::from_millis(it)));
-    let limiter = Limiter::new(shorter.fold(policy, Policy::quota), store);
+    let limiter = limiter(shorter.fold(policy, Policy::quota), store);
     tokio::time::sleep(Duration::from_millis(100)).await;
     let check = tokio::time::timeout(Duration::from_secs(5), limiter.check_cost("alice", 1));
     let decision = check.await.expect("a decision within five seconds").unwrap();

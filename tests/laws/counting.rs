@@ -9,6 +9,8 @@ use tower_sliding_window::{
     Limiter, LogCost, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
 };
 
+use crate::limiter;
+
 const MS: Duration = Duration::from_millis(1);
 
 fn accounts(limit: u32, window: Duration) -> Policy {
@@ -22,7 +24,7 @@ fn jobs(limit: u32, lease: Duration) -> Policy {
 /// A caller with a value that is there takes no place, so nobody is before it.
 pub(crate) async fn known_value_waits_behind_nobody(store: impl Store) {
     let policy = PolicyHandle::new(accounts(1, Duration::from_secs(3_600)));
-    let limiter = Limiter::new(&policy, store);
+    let limiter = limiter(&policy, store);
     let until = async |value: &'static str, longest| {
         let logs = || [LogCost::from((&policy, "address")).value(value)];
         limiter.until_admitted_all(logs, Some(longest)).await
@@ -35,7 +37,7 @@ pub(crate) async fn known_value_waits_behind_nobody(store: impl Store) {
 }
 
 pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {
-    let limiter = Limiter::new(accounts(1, Duration::from_secs(3_600)), store);
+    let limiter = limiter(accounts(1, Duration::from_secs(3_600)), store);
     let error = limiter.check("address").await.unwrap_err();
     assert!(matches!(&error, StoreError::NoValue { policy } if policy == "accounts"), "{error}");
     assert!(error.to_string().contains("Limiter::check_value"), "{error}");
@@ -46,7 +48,7 @@ pub(crate) async fn check_without_a_value_is_an_error(store: impl Store) {
 
 pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store) {
     // So long that a busy machine renews it.
-    let limiter = Limiter::new(jobs(2, 1_200 * MS), store);
+    let limiter = limiter(jobs(2, 1_200 * MS), store);
     let acquire = async || limiter.acquire("tenant", Duration::ZERO).await;
     let (first, _second) = (acquire().await.unwrap(), acquire().await.unwrap());
     for _ in 0..10 {
@@ -59,7 +61,7 @@ pub(crate) async fn permit_holds_its_place_until_it_is_dropped(store: impl Store
 }
 
 pub(crate) async fn callers_of_two_logs_wait_until_another_is_over(store: impl Store) {
-    let limiter = Limiter::new(Quota::per_hour(1), store);
+    let limiter = limiter(Quota::per_hour(1), store);
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(100)));
     let jobs = PolicyHandle::new(jobs(1, Duration::from_secs(30)));
     let first = limiter.check_all([(&user, "alice"), (&jobs, "tenant")]).await.unwrap();

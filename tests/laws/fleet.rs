@@ -10,6 +10,8 @@ use test_support::{Redis, patient_store};
 use tokio::task::JoinSet;
 use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota};
 
+use crate::limiter;
+
 const LIMIT: u32 = 10;
 const WINDOW: Duration = Duration::from_millis(200);
 const QUOTA: Quota = Quota::new(LIMIT, WINDOW);
@@ -42,7 +44,7 @@ async fn fleet_admits_and_denies_exactly() {
     let redis = Redis::start().await;
     let mut clients = JoinSet::new();
     for _ in 0..STORES {
-        let limiter = Limiter::new(QUOTA, patient_store(redis.url()).await);
+        let limiter = limiter(QUOTA, patient_store(redis.url()).await);
         for client in 0..KEYS * 2 {
             clients.spawn(work(limiter.clone(), client % KEYS));
         }

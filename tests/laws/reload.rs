@@ -5,11 +5,14 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Bans, Key, Limiter, Overrides, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
+    Bans, Key, Overrides, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
 };
 
+use crate::limiter;
+
 test_support::on_every_store!(
-    reload_keeps_the_history,
+    reload_keeps_the_history;
+    without_deny_cache:
     permit_outlives_other_limits_and_a_ban,
     permit_outlives_an_override,
 );
@@ -19,14 +22,14 @@ fn policies(text: &str) -> Policies {
 }
 
 async fn remaining<S: Store + Clone>(policies: &Policies, name: &str, store: &S) -> u32 {
-    let limiter = Limiter::new(policies.get(name).unwrap(), store.clone());
+    let limiter = limiter(policies.get(name).unwrap(), store.clone());
     limiter.peek("alice").await.unwrap().remaining()
 }
 
 async fn reload_keeps_the_history(store: impl Store + Clone) {
     let set = policies("user = '3/1h'\nip = { quotas = '9/1h', penalty = '1/1h:1h' }");
     let user = set.get("user").unwrap();
-    let limiter = Limiter::new(&user, store.clone());
+    let limiter = limiter(&user, store.clone());
     for _ in 0..3 {
         assert!(limiter.check("alice").await.unwrap().is_admitted());
     }
@@ -60,7 +63,7 @@ async fn permit_outlives_other_limits_and_a_ban(store: impl Store + Clone) {
         policy.penalty(Penalty::manual())
     };
     let policy = PolicyHandle::new(jobs(1, LEASE));
-    let limiter = Limiter::new(&policy, store.clone());
+    let limiter = limiter(&policy, store.clone());
     let acquire = async || limiter.acquire("tenant", Duration::ZERO).await;
     let _first = acquire().await.unwrap();
     policy.set(jobs(1, LEASE / 10)).unwrap();
@@ -80,7 +83,7 @@ async fn permit_outlives_an_override(store: impl Store + Clone) {
     let jobs = Policy::new("jobs").quota(Quota::new(1, LEASE)).in_flight();
     let (tenants, tenant) = (Overrides::new(jobs), Key::from("tenant"));
     tenants.set(&tenant, "2/1h".parse().unwrap()).unwrap();
-    let limiter = || Limiter::new(tenants.get(&tenant).unwrap(), store.clone());
+    let limiter = || limiter(tenants.get(&tenant).unwrap(), store.clone());
     let _permit = limiter().acquire(&tenant, Duration::ZERO).await.unwrap();
     tenants.remove(&tenant);
     sleep(LEASE * 3 / 2).await;

@@ -19,6 +19,8 @@ use tower_sliding_window::{
     Quota, StoreError, WaitError,
 };
 
+use crate::limiter;
+
 const WINDOW: Duration = Duration::from_millis(300);
 const TEN: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -30,7 +32,7 @@ const AT_ONCE: Duration = Duration::from_secs(20);
 test_support::on_every_store!(waiters_are_admitted_in_order, cancellation_ends_the_wait);
 
 async fn waiters_are_admitted_in_order(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(2, WINDOW), store);
+    let limiter = limiter(Quota::new(2, WINDOW), store);
     let (admitted, mut tasks) = (Arc::new(Mutex::new(Vec::new())), JoinSet::new());
     for number in 0..7 {
         let (limiter, admitted) = (limiter.clone(), admitted.clone());
@@ -48,7 +50,7 @@ async fn waiters_are_admitted_in_order(store: impl Store) {
 }
 
 async fn cancellation_ends_the_wait(store: impl Store) {
-    let limiter = Limiter::new(Quota::new(1, HOUR), store);
+    let limiter = limiter(Quota::new(1, HOUR), store);
     let admitted = limiter.until_admitted("bob").await.unwrap();
     let (cancels, start) = (limiter.clone(), Instant::now());
     tokio::spawn(async move {
