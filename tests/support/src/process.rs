@@ -34,9 +34,10 @@ impl Process {
 
     /// Sends a signal such as `TERM` or `STOP`.
     pub fn signal(&self, name: &str) {
-        let status =
-            Command::new("kill").args([&format!("-{name}"), &self.id().to_string()]).status();
-        assert!(status.expect("kill is a command").success());
+        // A shell has `kill` also where no program of that name is.
+        let kill = format!("kill -{name} {}", self.id());
+        let status = Command::new("sh").args(["-c", &kill]).status();
+        assert!(status.expect("there is a shell").success());
     }
 
     /// Kills the process, and waits until it is gone.
