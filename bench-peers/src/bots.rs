@@ -1,6 +1,6 @@
 //! The latency of a few honest users among bots.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use tokio::time::{Duration, sleep};
 
 use crate::load::{NEW_USERS, Seen, send};
@@ -75,5 +75,9 @@ async fn measure(case: Case) -> Result<Round> {
     // The bots start earlier and end later.
     let bots = load("bot[0-9]{3}", BOT_RATE, SECONDS + 3, 64);
     let (among, bots) = tokio::try_join!(honest, bots)?;
+    for (honest, when) in [(&alone, "alone"), (&among, "among bots")] {
+        let share = honest.share(200) * 100.0;
+        ensure!(share > 99.0, "{case:?}, {when}: {share:.1} % have status 200");
+    }
     Ok(Round { alone, among, bots })
 }
