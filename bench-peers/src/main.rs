@@ -36,7 +36,7 @@ use crate::table::Table;
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// How often the servers are started. The tables show medians.
+    /// How often the servers are started. The tables show medians. `exactness` runs once.
     #[arg(long, global = true, default_value = "3", value_name = "N")]
     rounds: NonZeroUsize,
     /// The requests of a burst in `flagship` and `peers`.
@@ -112,19 +112,19 @@ async fn measure(arguments: &Arguments) -> Result<()> {
     let page = &Page::new(arguments)?;
     let wants = |one| arguments.command == one || arguments.command == Command::All;
     if wants(Command::Flagship) {
-        page.write(flagship::run(rounds, requests)).await?;
+        page.write(rounds, flagship::run(rounds, requests)).await?;
     }
     if wants(Command::Fleet) {
-        page.write(fleet::run(rounds)).await?;
+        page.write(rounds, fleet::run(rounds)).await?;
     }
     if wants(Command::Peers) {
-        page.write(peers::run(rounds, requests)).await?;
+        page.write(rounds, peers::run(rounds, requests)).await?;
     }
     if wants(Command::Bots) {
-        page.write(bots::run(rounds)).await?;
+        page.write(rounds, bots::run(rounds)).await?;
     }
     if wants(Command::Exactness) {
-        page.write(exactness::run()).await?;
+        page.write(1, exactness::run()).await?;
     }
     Ok(())
 }
@@ -142,22 +142,21 @@ impl Page {
         let processor = processors.lines().find_map(|it| it.strip_prefix("model name\t: "));
         let redis = version("redis-server")?.replace(" server v=", " ");
         let measured = format!(
-            "Measured at `{}` on {} cores of {}, {}, rounds {}",
+            "Measured at `{}` on {} cores of {}, {}",
             String::from_utf8_lossy(&program.stdout).trim(),
             available_parallelism()?,
             processor.unwrap_or("an unknown processor"),
             redis.split(" sha=").next().unwrap_or_default(),
-            arguments.rounds,
         );
         Ok(Self { file: arguments.markdown.clone(), measured })
     }
 
-    /// Measures a table, prints it, and writes it into the file.
-    async fn write(&self, run: impl Future<Output = Result<Table>>) -> Result<()> {
+    /// Measures a table in so many rounds, prints it, and writes it into the file.
+    async fn write(&self, rounds: usize, run: impl Future<Output = Result<Table>>) -> Result<()> {
         let load = fs::read_to_string("/proc/loadavg")?;
         let load = load.split_whitespace().next().unwrap_or_default();
         let table = run.await?;
-        let caption = format!("{}, load average before {load}.", self.measured);
+        let caption = format!("{}, rounds {rounds}, load average before {load}.", self.measured);
         println!("\n## {}\n\n{caption}\n\n{table}", table.title);
         self.file.as_ref().map_or(Ok(()), |file| table.write_into(file, &caption))
     }
