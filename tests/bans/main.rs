@@ -6,6 +6,7 @@ mod pages;
 
 use std::time::Duration;
 
+use test_support::recorder::RecordedMetrics;
 use tokio::time::sleep;
 use tower_sliding_window::store::{Store, Strike};
 use tower_sliding_window::{Decision, Limiter, Policy, Quota};
@@ -40,6 +41,7 @@ test_support::on_every_store!(
 
 async fn ban_outlasts_the_window_and_the_next_is_longer(store: impl Store) {
     let limiter = Limiter::new(policy(), store);
+    let (recorded, _recorder) = RecordedMetrics::listen();
     for seconds in [2, 3] {
         let ban = provoke(&limiter).await;
         let length = Duration::from_secs(seconds);
@@ -57,4 +59,7 @@ async fn ban_outlasts_the_window_and_the_next_is_longer(store: impl Store) {
         sleep(left).await;
         assert!(limiter.check("mallory").await.unwrap().is_admitted(), "as promised");
     }
+    let counted = ["strikes", "bans"]
+        .map(|what| recorded.count(&format!("sliding_window_{what}_total{{policy=user}}")));
+    assert_eq!(counted, [2, 2], "a strike that brings a ban counts as a ban");
 }

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use test_support::Redis;
+use test_support::recorder::RecordedMetrics;
 use test_support::warnings::Warnings;
 use tokio::time::sleep;
 use tower_sliding_window::store::{LogId, Store, Strike};
@@ -140,7 +141,7 @@ async fn full_table_of_bans_admits_nothing() {
         bans.impose(key, Duration::from_secs(60), "by hand").await.unwrap();
     }
     let limiter = Limiter::new(policy(), store);
-    let warnings = Warnings::listen();
+    let (warnings, (recorded, _recorder)) = (Warnings::listen(), RecordedMetrics::listen());
     for lines in [1, 2] {
         for _ in 0..1_000 {
             let _ = limiter.check("mallory").await.unwrap();
@@ -149,6 +150,7 @@ async fn full_table_of_bans_admits_nothing() {
         tokio::time::advance(Duration::from_secs(1)).await;
     }
     assert!(warnings.lines()[1].contains("strikes=997"), "{:?}", warnings.lines());
+    assert_eq!(recorded.count("sliding_window_strikes_lost_total{}"), 998);
     for on_failure in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
         let limiter = limiter.clone().failure_policy(on_failure);
         limiter.reset("mallory").await.unwrap();

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use redis::Value;
 use test_support::proxy::{Fault, Proxy};
+use test_support::recorder::RecordedMetrics;
 use test_support::warnings::Warnings;
 use test_support::{Redis, admit, admit_cost, eventually};
 use tokio::time::sleep;
@@ -226,7 +227,7 @@ async fn outage_ends_when_its_runtime_is_gone() {
 #[tokio::test]
 async fn expired_requests_are_warned_of_together() {
     let mut redis = Redis::start().await;
-    let warnings = Warnings::listen();
+    let (warnings, (recorded, _recorder)) = (Warnings::listen(), RecordedMetrics::listen());
     let brief = Policy::new("user").quota(Quota::new(1, Duration::from_millis(500)));
     let ours = limiter(brief, &RedisStore::connect(redis.url()).await.unwrap());
     redis.kill();
@@ -242,6 +243,7 @@ async fn expired_requests_are_warned_of_together() {
     };
     eventually("all have expired", async || expired().iter().sum::<u64>() == 50).await;
     assert!(expired().len() < 25, "{} warnings", expired().len());
+    assert_eq!(recorded.count("sliding_window_write_back_lost_total{}"), 50);
 }
 
 /// A request under several policies has windows of several keys.
