@@ -67,6 +67,18 @@ async fn notice_a_loss(limiter: &Limiter) {
     }
 }
 
+/// Checks another key until the process, which is the only one, has noticed that Redis was flushed: it has left its mark anew.
+async fn notice_a_flush(redis: &Redis, limiter: &Limiter) {
+    let is_marked = async || {
+        let _ = limiter.check("somebody else").await;
+        redis.run::<i64>(&["EXISTS", "tsw:mark"]).await == 1
+    };
+    eventually("the loss is noticed", is_marked).await;
+    // The reply to this check comes behind the one that tells of the loss.
+    let _ = limiter.check("somebody else").await;
+    sleep(Duration::from_millis(200)).await;
+}
+
 /// Returns a limiter for keys that nothing else uses.
 fn probe(store: &RedisStore) -> Limiter {
     limiter(Policy::new("probe").quota(Quota::per_hour(1)), store)

@@ -6,13 +6,13 @@ use std::time::Duration;
 use test_support::proxy::Fault;
 use test_support::{Redis, admit, admitted, eventually, patient_store};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_test::{assert_pending, task};
 use tower_sliding_window::{
     Bans, DecidedBy, Decision, FailurePolicy, Limiter, Penalty, PolicyHandle,
 };
 
-use crate::{Far, LOG, limiter, notice_a_loss, store, until_redis_decides, user};
+use crate::{Far, LOG, limiter, notice_a_flush, store, until_redis_decides, user};
 
 /// What this process has admitted before the reset by another is gone. What it has admitted after it counts,
 /// also if the replies to the write-back take longer than the time between the two.
@@ -128,7 +128,7 @@ async fn late_reply_from_before_a_loss_is_written_back() {
         assert_pending!(late.poll());
         redis.has_entries(LOG, 2).await;
         redis.run::<()>(&["FLUSHALL"]).await;
-        notice_a_loss(&limiter).await;
+        notice_a_flush(&redis, &limiter).await;
         assert!(admit(&limiter, "alice").await);
         assert_eq!(redis.entries(LOG).await, 2, "the first and the third");
         let counts = late.await.unwrap().is_admitted();
@@ -150,7 +150,7 @@ async fn late_reply_read_before_a_later_one_does_not_share_its_place() {
     assert_pending!(late.poll());
     redis.has_entries(LOG, 1).await;
     redis.run::<()>(&["FLUSHALL"]).await;
-    notice_a_loss(&limiter).await;
+    notice_a_flush(&redis, &limiter).await;
     // The loss is noticed, and this process knows of no admission of alice.
     let mut later = task::spawn(limiter.check("alice"));
     assert_pending!(later.poll());
@@ -203,9 +203,14 @@ async fn logs_that_cannot_be_written_delay_no_other() {
         assert!(admit(&limiter, &format!("user-{key}")).await);
     }
     process.mend().await;
-    sleep(Duration::from_secs(3)).await;
-    let written = redis.keys().await.iter().filter(|it| it.contains("user-")).count();
-    assert_eq!(written, KEYS, "three seconds after Redis is back");
+    let written = async || redis.keys().await.iter().filter(|it| it.contains("user-")).count();
+    let all = async || {
+        while written().await < KEYS {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let in_time = timeout(Duration::from_secs(5), all()).await;
+    assert!(in_time.is_ok(), "{} are written, 5 s after Redis is back", written().await);
 }
 
 /// The connection breaks while a check is under way, and Redis has lost all when the check is sent again.

@@ -25,11 +25,11 @@ async fn explain(limiter: &Limiter) -> Explanation {
 }
 
 async fn explanation_lists_each_admission_and_what_a_denial_waits_for(store: impl Store) {
-    let limiter = limiter("3/800ms,4/1h", store);
+    let limiter = limiter("3/3s,4/1h", store);
     let empty = explain(&limiter).await;
     assert!(empty.admitted && empty.ban.is_none() && empty.quotas[0].admissions.is_empty());
     let first = admit_cost(&limiter, 2).await;
-    sleep(Duration::from_millis(300)).await;
+    sleep(Duration::from_millis(5)).await;
     let second = admit_cost(&limiter, 1).await;
 
     let explained = explain(&limiter).await;
