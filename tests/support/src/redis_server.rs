@@ -125,18 +125,6 @@ impl Redis {
         eventually(text, async || info().await.contains(text)).await;
     }
 
-    /// Returns the figure of this server: one of those on Redis 6.2 to 8.0, on Valkey 8 and on Valkey 9.
-    pub async fn figure(&self, figures: [f64; 3]) -> f64 {
-        let info: InfoDict = self.run(&["INFO", "server"]).await;
-        let valkey: Option<String> = info.get("valkey_version");
-        match valkey.as_deref().and_then(|version| version.split('.').next()) {
-            None => figures[0],
-            Some("8") => figures[1],
-            Some("9") => figures[2],
-            Some(major) => panic!("measure Valkey {major}, and write its figures in the tests"),
-        }
-    }
-
     /// Keeps the server busy with an endless script, until it is killed.
     pub async fn keep_busy(&self) -> JoinHandle<()> {
         let client = Client::open(self.url()).unwrap();

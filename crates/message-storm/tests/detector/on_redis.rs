@@ -129,30 +129,3 @@ async fn refusal_by_redis_names_no_group() {
     redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
     assert_eq!(detector.record("other", "1").await.unwrap().count, 1);
 }
-
-/// What the documentation says of the memory of Redis, on Redis, Valkey 8 and Valkey 9, give or take a
-/// quarter.
-#[tokio::test]
-async fn a_group_takes_what_the_documentation_says() {
-    let redis = Redis::start().await;
-    let detector = StormDetector::on_redis(rule("100/60s"), &redis.store().await).unwrap();
-    let is_about = async |part: &str, figures: [f64; 3]| {
-        let figure = redis.figure(figures).await;
-        let key = format!("tsw:{{=group-7}}:default:100/60s:storm:{part}");
-        let bytes = redis.run::<f64>(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]).await;
-        assert!((figure * 0.75..figure * 1.25).contains(&bytes), "{part}: {bytes} of {figure}");
-    };
-    let figures = [
-        (1, [168.0, 80.0, 144.0]),
-        (100, [5_224.0, 5_140.0, 5_200.0]),
-        (1_000, [134_000.0, 119_000.0, 104_000.0]),
-    ];
-    let mut ids = std::iter::repeat_with(uuid::Uuid::new_v4);
-    for (messages, figures) in figures {
-        while detector.peek("group-7").await.unwrap().count < messages {
-            detector.record("group-7", ids.next().unwrap()).await.unwrap();
-        }
-        is_about("log", figures).await;
-    }
-    is_about("state", [220.0, 128.0, 192.0]).await;
-}
