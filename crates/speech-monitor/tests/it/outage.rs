@@ -51,32 +51,3 @@ async fn known_mute_holds_in_an_outage() {
     eventually("redis answers", again).await;
     assert!(!says(&other, "alice").await.unwrap());
 }
-
-#[tokio::test]
-async fn known_mute_ends_in_an_outage() {
-    let mut redis = Redis::start().await;
-    let monitor = monitor(&redis, "similar 2/1m 90% mute 1h").await;
-    monitor.mute("alice", Duration::from_secs(2)).await.unwrap();
-    redis.kill();
-    assert!(!says(&monitor, "alice").await.unwrap());
-    eventually("the mute ends", async || says(&monitor, "alice").await.is_err()).await;
-}
-
-#[tokio::test]
-async fn known_mute_holds_in_an_outage_if_the_journal_is_full() {
-    let mut redis = Redis::start().await;
-    let store = RedisStore::builder().local_capacity(10).connect(redis.url()).await.unwrap();
-    let rule: Rule = "similar 2/1m 90% mute 1h".parse().unwrap();
-    let monitor = SpeechMonitor::on_redis([rule], &store);
-    assert!(says(&monitor, "alice").await.unwrap());
-    assert!(!says(&monitor, "alice").await.unwrap());
-    redis.kill();
-    assert!(!says(&monitor, "alice").await.unwrap());
-    // Another part of the application, with the same store.
-    let limiter =
-        tower_sliding_window::Limiter::new(tower_sliding_window::Quota::per_hour(5), store);
-    for user in 0..20_u32 {
-        let _ = limiter.check(user).await;
-    }
-    assert!(!says(&monitor, "alice").await.unwrap(), "a mute that this process has imposed holds");
-}
