@@ -15,7 +15,6 @@ pub struct RecordedMetrics {
     cells: Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>,
     samples: Arc<Mutex<BTreeMap<String, Arc<Samples>>>>,
     descriptions: Arc<Mutex<Descriptions>>,
-    look_ups: Arc<AtomicU64>,
 }
 
 /// The unit and the text of each metric, by name.
@@ -32,15 +31,14 @@ impl HistogramFn for Samples {
 }
 
 impl RecordedMetrics {
-    fn name(&self, key: &Key) -> String {
-        self.look_ups.fetch_add(1, Ordering::SeqCst);
+    fn name(key: &Key) -> String {
         let labels = key.labels().map(|it| format!("{}={}", it.key(), it.value()));
         let labels: Vec<String> = labels.collect();
         format!("{}{{{}}}", key.name(), labels.join(","))
     }
 
     fn cell(&self, key: &Key) -> Arc<AtomicU64> {
-        self.cells.lock().unwrap().entry(self.name(key)).or_default().clone()
+        self.cells.lock().unwrap().entry(Self::name(key)).or_default().clone()
     }
 
     fn describe(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
@@ -73,11 +71,6 @@ impl RecordedMetrics {
     /// Returns the unit and the help of each described metric.
     pub fn descriptions(&self) -> BTreeMap<String, (Option<Unit>, String)> {
         self.descriptions.lock().unwrap().clone()
-    }
-
-    /// Returns how often a metric was looked up by its name and labels.
-    pub fn look_ups(&self) -> u64 {
-        self.look_ups.load(Ordering::SeqCst)
     }
 
     /// Drops all metrics, as a recorder does with those that have been idle for a while.
@@ -119,7 +112,7 @@ impl Recorder for RecordedMetrics {
     }
 
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
-        let name = self.name(key);
+        let name = Self::name(key);
         Histogram::from_arc(self.samples.lock().unwrap().entry(name).or_default().clone())
     }
 }
