@@ -249,11 +249,4 @@ mod tests {
             Certificates::default().open(parse("redis://127.0.0.1:6379").unwrap()).unwrap();
         assert!(client.get_connection_info().tcp_settings().nodelay());
     }
-
-    #[cfg(not(feature = "tls"))]
-    #[test]
-    fn rediss_without_tls_names_the_feature() {
-        let error = RedisServers::one("rediss://127.0.0.1:6379").unwrap_err().to_string();
-        assert!(error.contains("the feature `tls` of tower-sliding-window"), "{error}");
-    }
 }
