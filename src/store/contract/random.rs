@@ -68,19 +68,17 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn config(name: &'static str) -> ProptestConfig {
+fn config() -> ProptestConfig {
     ProptestConfig {
         cases: std::env::var("PROPTEST_CASES").map_or(400, |cases| cases.parse().unwrap()),
-        failure_persistence: Some(Box::new(proptest::test_runner::FileFailurePersistence::Direct(
-            name,
-        ))),
+        failure_persistence: None,
         ..ProptestConfig::default()
     }
 }
 
 #[test]
 fn memory_store_decides_as_the_algorithm() {
-    proptest!(config("tests/regressions/memory.txt"), |(steps in histories(Just(false)))| {
+    proptest!(config(), |(steps in histories(Just(false)))| {
         runtime().block_on(play_in_memory(&steps)).map_err(TestCaseError::fail)?;
     });
 }
@@ -93,7 +91,7 @@ fn script_decides_as_the_algorithm() {
     let history_number = std::cell::Cell::new(0);
 
     let histories = (histories(any::<bool>()), any::<bool>());
-    proptest!(config("tests/regressions/script.txt"), |((steps, together) in histories)| {
+    proptest!(config(), |((steps, together) in histories)| {
         history_number.set(history_number.get() + 1);
         let prefix = format!("history-{}", history_number.get());
         let redis = (&server, &connection);
