@@ -25,30 +25,12 @@ fn to(path: &str) -> http::request::Builder {
     Request::builder().uri(path)
 }
 
-fn alice(path: &str) -> http::request::Builder {
-    to(path).header("x-user-id", "alice")
-}
-
 async fn status(app: &Router, request: http::request::Builder) -> StatusCode {
     send(app, request.body(Body::empty()).expect("a request")).await.status
 }
 
 async fn hello() -> &'static str {
     "hello"
-}
-
-#[tokio::test(start_paused = true)]
-async fn router_layer_covers_routes_and_404() {
-    let app = Router::new()
-        .route("/a", get(hello))
-        .route("/b", get(hello))
-        .layer(once(key::header("x-user-id")));
-    assert_eq!(status(&app, alice("/a")).await, OK);
-    assert_eq!(status(&app, alice("/b")).await, TOO_MANY, "one window for all routes");
-    assert_eq!(status(&app, alice("/nowhere")).await, TOO_MANY);
-    assert_eq!(status(&app, to("/nowhere")).await, NO_KEY);
-    assert_eq!(status(&app, to("/nowhere").header("x-user-id", "bob")).await, NOT_FOUND);
-    assert_eq!(status(&app, to("/a").header("x-user-id", "bob")).await, TOO_MANY, "404s count");
 }
 
 #[tokio::test(start_paused = true)]
