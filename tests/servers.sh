@@ -43,16 +43,6 @@ mkdir -p "$logs"
 # Prints the name and the version of a redis-server: `Redis 7.0.15`, `Valkey 9.1.2`.
 name_of() { "$1" --version | sed -n 's/^\([A-Za-z]*\) server v=\([^ ]*\).*/\1 \2/p'; }
 
-# Copies cargo's output to the file $1. On a terminal, shows on one line how far it is.
-watch() {
-  if [ -t 2 ]; then
-    tee "$1" | awk -v label="$2" '
-      /^test .* \.\.\. / { n++; printf "\r%s: %d tests", label, n > "/dev/stderr" }'
-  else
-    cat > "$1"
-  fi
-}
-
 # Prints the sum of a count, `passed` or `failed`, over the test binaries in the output $1.
 total() {
   sed -n "s/^test result:.* \([0-9]*\) $2;.*/\1/p" "$1" | awk '{ sum += $1 } END { print sum + 0 }'
@@ -76,9 +66,8 @@ for directory in "${directories[@]}"; do
   echo "$label: running the tests ..." >&2
   if [ $# -gt 0 ]; then run=(tests/run.sh --no-fail-fast "$@"); else run=(tests/run.sh --keep-going); fi
   ended=true
-  PATH=$path "${run[@]}" 2>&1 | watch "$log" "$label" || ended=false
+  PATH=$path "${run[@]}" >"$log" 2>&1 || ended=false
   passed=$(total "$log" passed) failed=$(total "$log" failed)
-  if [ -t 2 ]; then printf '\r' >&2; fi
   echo "$label: $passed passed, $failed failed" >&2
   if [ "$ended" = false ] || [ "$failed" -gt 0 ] || [ "$passed" -eq 0 ]; then
     all_passed=false
