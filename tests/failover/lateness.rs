@@ -145,7 +145,8 @@ async fn check_that_waited_too_long_is_shed() {
     let limiter = Limiter::new(Quota::per_minute(5), store.clone());
     let commands = store.commands();
     let mut busy = JoinSet::new();
-    for _ in 0..40 {
+    // On a busy machine not all of them are there when the checks come.
+    for _ in 0..60 {
         let (commands, slow) = (commands.clone(), takes(Duration::from_millis(50)));
         busy.spawn(async move { while commands.query::<i64>(&slow).await.is_ok() {} });
     }

@@ -313,24 +313,25 @@ async fn denials_that_are_over_are_dropped() {
 /// A denial that is repeated from memory must not hide the strike after an episode.
 #[tokio::test(start_paused = true)]
 async fn memory_hides_no_strike() {
-    let policy = Policy::new("user").quota(Quota::new(1, A_SECOND * 60));
+    // Its episodes end while a denial would still be remembered.
+    let policy = Policy::new("user").quota(Quota::new(2, A_SECOND));
     let policy = Arc::new(policy.penalty("100/24h:1m".parse().unwrap()));
     let strikes = async |store: Arc<dyn Store>| {
-        let mut strikes = 0;
+        let (mut strikes, mut random) = (0, Rng::with_seed(1));
         for _ in 0..3_000 {
             let log = LogId::new(policy.clone(), "mallory");
             let outcome = store.admit(&Check::new([log])).await.unwrap();
             let counted = outcome.logs().iter().filter(|it| it.ban().strike() == Strike::Counted);
             strikes += counted.count();
-            sleep(Duration::from_millis(100)).await;
+            sleep(Duration::from_millis(random.u64(1..200))).await;
         }
         strikes
     };
     let truth = strikes(Arc::new(MemoryStore::new())).await;
-    assert_eq!(truth, 5, "in five minutes");
+    assert!(truth > 90, "{truth} in five minutes");
     let store = Counting::default();
     assert_eq!(strikes(Arc::new(Cached::new(&store))).await, truth);
-    assert!(store.checks() < 500, "{} checks", store.checks());
+    assert!(store.checks() < 1_500, "{} checks", store.checks());
 }
 
 #[tokio::test(start_paused = true)]
