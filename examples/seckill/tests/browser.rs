@@ -191,7 +191,7 @@ async fn customer_goes_from_entry_to_payment() {
     let bob = chrome.open(&server.url).await;
     bob.is_user("bob").await;
     bob.does("Join the line").await;
-    bob.answers("You are number 1 in line: about ").await;
+    bob.answers("You are number 1 in line. If those before you").await;
     bob.sees("#act", str::is_empty).await;
     alice.0.reload().await.unwrap();
     alice.sees("#timer", |text| text.starts_with("Order within 0:")).await;
@@ -263,6 +263,50 @@ async fn page_speaks_chinese_also_of_an_outage() {
     tab.sees("#act", str::is_empty).await;
     server.signal("CONT");
     tab.sees("#act", |text| text == "立即购买").await;
+    // An order of another tab is not taken for one that is paid, also while the page can't look.
+    let no_look = "window.fetch = (...it) => \
+        it[0].endsWith('/entry') ? Promise.reject(new TypeError()) : real(...it); null";
+    tab.run::<()>(no_look).await;
+    tab.is_user("alice").await;
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    tab.does("立即购买").await;
+    tab.until(&format!("!{DISABLED}")).await;
+    tab.run::<()>("window.fetch = real; null").await;
+    tab.answers("付款后就是您的").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn page_says_what_came_of_an_action() {
+    let redis = Redis::start().await;
+    let server = start(&["--opens-at", "2020-01-01T00:00:00Z", "--redis", &redis.url()]);
+    let chrome = Chrome::start().await;
+    let tab = chrome.open(&server.url).await;
+    tab.is_user("alice").await;
+    // The next action fails, before the server has it or after.
+    let lose = "window.real = fetch; window.lose = (sent) => { window.fetch = async (...it) => { \
+        if (it[1].method !== 'POST') return real(...it); \
+        window.fetch = real; \
+        if (sent) await real(...it); \
+        throw new TypeError(); }; }; null";
+    tab.run::<()>(lose).await;
+    tab.run::<()>("lose(false)").await;
+    tab.does("Join the line").await;
+    tab.answers("That did not work.").await;
+    tab.does("Join the line").await;
+    tab.answers("It is your turn!").await;
+    redis.run::<()>(&["ZREM", "seckill:{iphone}:turns", "alice"]).await;
+    tab.does("Order now").await;
+    tab.answers("Your turn is over.").await;
+    tab.does("Join the line").await;
+    tab.answers("It is your turn!").await;
+    tab.run::<()>("lose(true)").await;
+    tab.does("Order now").await;
+    tab.answers("Yours, once it is paid.").await;
+    let [order]: [String; 1] = redis.run(&["HVALS", "seckill:{iphone}:buyers"]).await;
+    redis.run::<()>(&["ZADD", "seckill:{iphone}:unpaid", "1", &order]).await;
+    tab.does("Pay (simulated)").await;
+    tab.answers("The order was not paid in time.").await;
+    tab.works().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

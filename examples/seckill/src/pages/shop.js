@@ -11,13 +11,16 @@ const ENGLISH = {
   "sale-not-open": "The sale is not open yet.", open: "The sale is open.",
   draws: "Enter before the opening: the draw decides who comes first, and not who is fastest.",
   entered: "You are in the draw. It makes no difference when you entered. Be here at the draw: a turn does not last.",
-  turn: "It is your turn!", waiting: (place, time) => `You are number ${place} in line: about ${time} if nobody gives up.`,
+  turn: "It is your turn!",
+  waiting: (place, time) => `You are number ${place} in line. If those before you use all their time and leave a piece, your turn comes within ${time}.`,
   line: "You can join the line: what others do not take is yours.",
   ordered: (id) => `Yours, once it is paid. Order ${id}.`, paid: (id) => `Yours! Order ${id}.`, soldOut: "Sold out.",
+  taken: "Sold out for now: what is not paid in time comes back.",
   "turn-over": "Your turn is over. You can join the line again.", "paid-too-late": "The order was not paid in time.",
   "no-token": "Please pay where the shop has told you.", busy: "Too many requests from you or your network. Please wait.",
   banned: "Your account can't order at the moment.", "bad-user": "This user id can't be used.",
   outage: "The shop can't answer at the moment. This page tries again by itself.",
+  failed: "That did not work. Please try again: it never orders twice.",
 };
 const CHINESE = {
   title: "限时抢购", forSale: "商品", remaining: "剩余", user: "用户名",
@@ -29,13 +32,16 @@ const CHINESE = {
   "sale-not-open": "还没有开售。", open: "已经开售。",
   draws: "请在开售前参加：先后由抽签决定，与手速无关。",
   entered: "您已参加抽签。早参加晚参加机会相同。请在抽签时回来：轮到您时须限时下单。",
-  turn: "轮到您了！", waiting: (place, time) => `您排在第 ${place} 位：若无人放弃，大约还要 ${time}。`,
+  turn: "轮到您了！",
+  waiting: (place, time) => `您排在第 ${place} 位：若前面的人用满时间并留下一件，${time} 内轮到您。`,
   line: "您可以排队：别人放弃的就是您的。",
   ordered: (id) => `付款后就是您的。订单 ${id}。`, paid: (id) => `已经是您的了！订单 ${id}。`, soldOut: "已售罄。",
+  taken: "暂时售罄：未按时付款的会重新开售。",
   "turn-over": "您的下单时间已过，可以重新排队。", "paid-too-late": "订单没有按时付款。",
   "no-token": "请到商店指定的地方付款。", busy: "您或您所在网络的请求过多，请稍候。",
   banned: "您的账号暂时不能下单。", "bad-user": "这个用户名不能使用。",
   outage: "商店暂时无法响应。本页会自动重试。",
+  failed: "没有成功。请再试一次：不会重复下单。",
 };
 const isChinese = (navigator.languages ?? [navigator.language]).find((it) => /^(zh|en)/i.test(it))?.match(/^zh/i);
 const text = isChinese ? CHINESE : ENGLISH;
@@ -127,7 +133,7 @@ function view() {
   const timer = isOver(ends.opening) ? text.opening : text.opensIn(clock(ends.opening));
   if (level.mode === "draw") return isOpen ? { act: "join", say: text.line } : { act: "enter", timer, say: text.draws };
   if (!isOpen) return { timer, say: text["sale-not-open"] };
-  return level.remaining === 0 ? { say: text.soldOut } : { act: "buy", say: text.open };
+  return level.remaining === 0 ? { say: text.taken } : { act: "buy", say: text.open };
 }
 
 function set(id, textContent) {
@@ -168,20 +174,24 @@ at("form").addEventListener("submit", async (event) => {
   sessionStorage.user = localStorage.user = at("user").value;
   said = "";
   render();
+  let sure = "";
+  let isDone = false;
   try {
     const { content, problem, wait } = await actions[act]();
-    if (!problem && content.state) take(content);
-    else if (content.order_id) take({ ...mine, ...content, state: "ordered" });
-    if (problem && problem !== "already-ordered") {
+    isDone = !problem;
+    if (isDone) take(content.state ? content : { ...mine, ...content, state: "ordered" });
+    else if (problem !== "already-ordered") {
       if (wait) ends.wait = endsIn(wait);
-      const kinds = { "quota-exceeded": "busy", "abnormal-usage-detected": "banned", "sold-out": "soldOut" };
-      said = text[kinds[problem] ?? problem] ?? text.outage;
+      const kinds = { "quota-exceeded": "busy", "abnormal-usage-detected": "banned", "sold-out": "taken" };
+      sure = text[kinds[problem] ?? problem] ?? "";
+      said = text.failed;
     }
-    // Where the customer is may be another place than the page believes.
-    if (problem) await look();
   } catch {
-    said = text.outage;
+    said = text.failed;
   }
+  // Where the customer is may be another place than the page believes: maybe it did work.
+  if (!isDone) await look();
+  if (sure) said = sure;
   isSending = false;
   showLevel();
 });
