@@ -202,6 +202,8 @@ pub(crate) enum StockError {
     Lost(Sku),
 }
 
+/// After how long to try again in an outage. Each second, the tries would use up a quota whose wait outlasts a turn.
+const OUTAGE: Duration = Duration::from_secs(5);
 const MAY_STAND: &str =
     "It may stand. Send the same request again to find out: it never counts twice.";
 
@@ -229,7 +231,7 @@ impl From<StockError> for Problem {
         static LOST: Throttle = Throttle::new();
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         match error {
-            StockError::Store(error) => error.into(),
+            StockError::Store(error) => Self::from(error).retry_after(OUTAGE),
             StockError::NotReplicated { .. } | StockError::ReplicaLeft => {
                 NOT_REPLICATED.log(|times| {
                     tracing::warn!(%error, times, "orders, entries and payments are answered with 503: the replicas may not have them");

@@ -66,7 +66,7 @@ async fn a_level_that_cannot_be_read_is_shown_until_it_is_stale() {
     eventually("it is stale", async || status("/seckill/iphone").await == 503).await;
     let order = server.order("iphone", "alice").await;
     assert!(order.problem(503).ends_with("#temporary-reduced-capacity"), "{order:?}");
-    assert!(order.retry_after().is_some(), "{order:?}");
+    assert!(order.retry_after() >= Some(5), "{order:?}");
     assert_eq!(status("/healthz").await, 200);
 }
 
