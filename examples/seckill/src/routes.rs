@@ -154,8 +154,9 @@ async fn place(
             Err(problem
                 .detail("It has passed to the next in line. Enter again to be behind the others."))
         }
-        _ => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out")
-            .detail(format!("Every {sku} has been sold."))),
+        _ => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out").detail(format!(
+            "Until GET /seckill/{sku} says `over`, what is not paid in time comes back."
+        ))),
     }
 }
 
@@ -228,9 +229,12 @@ async fn pay(
             Problem::new(StatusCode::BAD_REQUEST, "bad-payment", "The body names no payment")
                 .detail("The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.")
         })?;
-    // The provider calls again, and may reach a server that sells it.
-    let not_here = if shop.keeps_refunds { not_on_sale } else { unknown_order };
-    shop.stock.draw(&id.sku).ok_or_else(not_here)?;
+    if shop.stock.draw(&id.sku).is_none() {
+        // The provider calls again, and may reach a server that sells it.
+        let may_be_elsewhere = shop.keeps_refunds;
+        shop.meter.count_payment((!may_be_elsewhere).then_some(Outcome::Unknown));
+        return Err(if may_be_elsewhere { not_on_sale() } else { unknown_order() });
+    }
     let call = Call::Pay { order: &id, payment: &payment, is_real: shop.keeps_refunds };
     let reply = shop.stock.call(&id.sku, call).await;
     shop.meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));

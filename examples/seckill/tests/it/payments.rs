@@ -6,7 +6,7 @@ use serde_json::json;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{TOKEN, by, on_both, on_redis, pay, payment, sale};
+use crate::{ADMIN, TOKEN, by, on_both, on_redis, pay, payment, sale};
 
 const FREE: [&str; 4] = ["--quota", "9999/1s", "--ip-quota", "off"];
 
@@ -113,10 +113,15 @@ async fn a_payment_is_late_by_the_clock_and_not_by_the_sweep() {
 #[tokio::test]
 async fn a_payment_of_a_sku_that_is_not_on_sale_here_is_a_503() {
     let redis = Redis::start().await;
-    let flags = ["--payment-token", TOKEN, "--stock"];
+    let flags = [&ADMIN[..], &["--payment-token", TOKEN, "--stock"]].concat();
     let servers =
         ["iphone=1", "pixel=1"].map(|stock| on_redis(&redis, &[&flags[..], &[stock]].concat()));
     let order = servers[0].order("iphone", "alice").await.json();
     assert_eq!(pay(&servers[1], &order, "1").await.problem(503), "/problems/not-on-sale");
+    if cfg!(feature = "metrics") {
+        let line = "seckill_payments_total{outcome=\"unavailable\"} 1";
+        let is_shown = async || servers[1].ask("GET", "/metrics", "").await.body.contains(line);
+        eventually(line, is_shown).await;
+    }
     assert_eq!(pay(&servers[0], &order, "1").await.status, 200);
 }
