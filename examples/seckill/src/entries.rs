@@ -62,11 +62,17 @@ pub(crate) async fn enter(
         }
         let reply = shop.stock.call(&sku, Call::Enter(&user)).await;
         let reply = reply.map_err(StockError::of_a_change)?;
-        Ok((StatusCode::ACCEPTED, Json(shown(&shop, &sku, draw, &user, &reply))))
+        Ok((Json(shown(&shop, &sku, draw, &user, &reply)), reply.outcome))
     };
     let entered = entered.await;
-    shop.meter.count(entered.as_ref().map_or_else(Problem::status, |(status, _)| *status));
-    entered
+    // As an order with that outcome.
+    shop.meter.count(match &entered {
+        Ok((.., Outcome::Ordered | Outcome::Paid)) => StatusCode::CONFLICT,
+        Ok((.., Outcome::Over)) => StatusCode::GONE,
+        Ok(_) => StatusCode::ACCEPTED,
+        Err(problem) => problem.status(),
+    });
+    entered.map(|(shown, _)| (StatusCode::ACCEPTED, shown))
 }
 
 pub(crate) async fn show(
@@ -110,7 +116,8 @@ fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Rep
             shown["turn_ends_in_ms"] = left.into();
         }
         Outcome::Waiting => {
-            // The pieces that can still come, and how long one user can hold each of them.
+            // The pieces that can still come, and how long one user can hold each of them. The turn comes by then if
+            // those before use all their time and leave a piece.
             let pieces = level.stock.saturating_sub(shop.terms.gone(level)).max(1);
             let rounds = reply.number.div_ceil(pieces.into());
             let held = shop.terms.turn + shop.terms.pay_within.unwrap_or_default();

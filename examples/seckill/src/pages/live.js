@@ -1,7 +1,7 @@
 // The live page: what the server decides, asked once a second. Texts of clients are shown as text only.
 
 const at = (id) => document.getElementById(id);
-const OUTCOMES = { ordered: "Ordered (201)", "ordered-before": "Ordered before (409)", "sold-out": "Sold out (410)",
+const OUTCOMES = { ordered: "Ordered (201)", "ordered-before": "Ordered before", "sold-out": "Sold out",
   denied: "Too many requests (429)", banned: "Banned (403)", unavailable: "Not available (5xx)", other: "Other", entered: "Entered (202)" };
 const NAMES = { user: "Each user", ip: "Each address", accounts: "Accounts of an address" };
 const KEY = "admin-token";

@@ -8,7 +8,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{alone, by, on_both, on_redis, order, pay, sale};
+use crate::{ADMIN, alone, by, on_both, on_redis, order, pay, sale};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -132,7 +132,7 @@ async fn an_order_without_a_ticket_asks_nobody() {
 #[tokio::test]
 async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
     let terms = ["--opens-in", "1s", "--turn", "4s", "--pay-within", "3s", "--stock", "iphone=1"];
-    on_both(&[&FREE[..], &terms].concat(), async |server| {
+    on_both(&[&FREE[..], &ADMIN, &terms].concat(), async |server| {
         for user in ["alice", "bob"] {
             enter(server, user).await;
         }
@@ -164,6 +164,10 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
         assert_eq!(pay(server, &placed, "1").await.status, 200);
         assert_eq!(entry(server, first).await["paid"], true);
         assert_eq!(enter(server, second).await.json()["state"], "over");
+        assert_eq!(enter(server, first).await.json()["state"], "ordered");
+        let live = server.ask("GET", "/admin/live", "").await.json();
+        let counts = [1, 2, 7].map(|at| live["orders"][at][1].as_u64());
+        assert_eq!(counts, [1, 1, 3].map(Some), "ordered before, sold out, and entered: {live}");
     })
     .await;
 }
