@@ -64,9 +64,9 @@ impl Ranked {
         }
     }
 
-    fn rank(&self, name: &str) -> Option<usize> {
-        let place = (self.score(name)?, name.to_owned());
-        Some(self.order.range(..place).count())
+    /// Counts those up to a name. Takes as long as there are.
+    fn place(&self, name: &str, score: u64) -> usize {
+        self.order.range(..=(score, name.to_owned())).count()
     }
 
     /// Takes the first one, if its score is no higher.
@@ -169,14 +169,15 @@ impl Shelf {
         if let Some(end) = self.turns.score(user).filter(|end| *end > self.now_us) {
             return self.reply(Outcome::Turn, "", end);
         }
-        match (self.opens_us, self.line.rank(user)) {
+        match (self.opens_us, self.line.score(user)) {
             (Some(opens), Some(_)) => self.reply(Outcome::Entered, "", opens),
             (None, _) if self.orders.len() >= self.stock && self.unpaid.scores.is_empty() => {
                 self.reply(Outcome::Over, "", 0)
             }
-            (None, Some(rank)) => {
-                let waiting = self.reply(Outcome::Waiting, "", rank as u64 + 1);
-                Reply { news_us: self.news_us(rank + 1), ..waiting }
+            (None, Some(score)) => {
+                let place = self.line.place(user, score);
+                let waiting = self.reply(Outcome::Waiting, "", place as u64);
+                Reply { news_us: self.news_us(place), ..waiting }
             }
             (_, None) => self.reply(Outcome::None, "", 0),
         }
