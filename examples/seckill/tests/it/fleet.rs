@@ -1,10 +1,9 @@
 //! A Redis that fails or is replaced, a restart of the servers, and more than one Redis server.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Cluster, MASTER, Redis, Sentinel, Sentinels, eventually};
+use test_support::{Cluster, MASTER, Redis, Sentinel, eventually};
 use tokio::time::sleep;
 
 use crate::{ADMIN, alone, by, on_redis, order, ttl};
@@ -135,28 +134,6 @@ async fn on_a_cluster_quota_and_stock_hold() {
 }
 
 #[tokio::test]
-async fn sentinels_name_the_next_master() {
-    let mut watched = Sentinels::with_replicas(2).await;
-    let urls = watched.urls().join(",");
-    let flags = ["--pay-within", "off", "--redis", &urls, "--sentinel-master", MASTER];
-    let server = alone(&[&flags[..], &["--response-timeout", "10s"]].concat());
-    assert_eq!(server.order("iphone", "alice").await.status, 201);
-    watched.master.kill();
-    let deadline = Instant::now() + Duration::from_secs(60);
-    for number in 0.. {
-        let answer = server.order("iphone", &format!("user-{number}")).await;
-        // Without a master there is no stock; the quotas still hold.
-        assert!([201, 503].contains(&answer.status.as_u16()), "{answer:?}");
-        if answer.status == 201 {
-            break;
-        }
-        assert!(Instant::now() < deadline, "no order after the failover");
-        sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(server.order("iphone", "alice").await.status, 409, "the order was replicated");
-}
-
-#[tokio::test]
 async fn a_master_behind_sentinels_has_a_password() {
     let master = Redis::start().await;
     let sentinel = Sentinel::start(master.port()).await;
@@ -165,15 +142,4 @@ async fn a_master_behind_sentinels_has_a_password() {
     let (url, named) = (sentinel.server.url(), format!(":secret@{MASTER}"));
     let flags = ["--redis", &url, "--sentinel-master", &named, "--min-replicas", "0"];
     assert_eq!(alone(&flags).order("iphone", "alice").await.status, 201);
-}
-
-#[tokio::test]
-async fn replicas_need_no_more_than_the_rights_of_security_md() {
-    let redis = Redis::start().await;
-    let url = make_user(&redis, May::RunThePrograms).await;
-    let flags = ["--redis", &url, "--prefix", "limiter", "--response-timeout", "1s"];
-    let server = alone(&[&flags[..], &["--min-replicas", "1"]].concat());
-    // There are none.
-    assert_eq!(server.order("iphone", "bob").await.problem(503), "/problems/not-replicated");
-    nothing_was_refused(&redis).await;
 }

@@ -116,19 +116,6 @@ async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
     does_not_start(&redis);
 }
 
-/// As one that writes snapshots does when it is killed.
-#[tokio::test]
-async fn a_redis_that_comes_back_older_sells_nothing() {
-    let mut redis = Redis::start().await;
-    let server = on_redis(&redis, &["--stock", "iphone=3"]);
-    redis.run::<()>(&["SAVE"]).await;
-    assert_eq!(server.order("iphone", "alice").await.status, 201);
-    redis.restart().await;
-    let is_seen = async || server.order("iphone", "bob").await.body.contains("stock-lost");
-    eventually("the loss is seen", is_seen).await;
-    assert!(!redis.run::<bool>(&["EXISTS", "seckill:{iphone}:orders"]).await);
-}
-
 /// Another server has sold as many pieces meanwhile as are lost: their number alone tells nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_sees_late_that_an_order_is_lost_ends_the_sale() {
