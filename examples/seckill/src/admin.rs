@@ -93,7 +93,7 @@ async fn show(
     path: PathText,
 ) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
-    let ban = bans.get(&user).await?.ok_or_else(not_banned)?;
+    let ban = bans.get(user.as_str()).await?.ok_or_else(not_banned)?;
     Ok(Json(shown_ban(user.as_str(), &ban)))
 }
 
@@ -115,7 +115,7 @@ async fn impose(
     let user = user(path)?;
     let WantedBan { length, reason } = serde_json::from_slice(&body).map_err(bad_ban)?;
     let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
-    let ban = bans.impose(&user, length, &reason).await?;
+    let ban = bans.impose(user.as_str(), length, &reason).await?;
     Ok(Json(shown_ban(user.as_str(), &ban)))
 }
 
@@ -123,7 +123,7 @@ async fn lift(
     State(Operator { bans, .. }): State<Operator>,
     path: PathText,
 ) -> Result<StatusCode, Problem> {
-    match bans.lift(&user(path)?).await? {
+    match bans.lift(user(path)?.as_str()).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_banned()),
     }
@@ -156,7 +156,7 @@ async fn explain(
     let policy = policy.as_deref().unwrap_or(USER);
     // The log of an IPv6 address is that of its network.
     let address = user.as_str().parse::<IpAddr>().ok().filter(|_| policy != USER);
-    let key = address.map_or_else(|| Key::from(&user), |it| peer_ip().key_of(it));
+    let key = address.map_or_else(|| Key::from(user.as_str()), |it| peer_ip().key_of(it));
     let policy = fleet.set().of(policy, &key);
     Ok(Json(limiter(policy.ok_or_else(unknown_policy)?).explain(key).await?))
 }

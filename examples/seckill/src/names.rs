@@ -8,7 +8,7 @@ use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use serde::Serialize;
-use tower_sliding_window::{Key, KeyError, KeyExtractor, key};
+use tower_sliding_window::{KeyError, KeyExtractor, key};
 use uuid::Uuid;
 
 use crate::routes::Shop;
@@ -94,13 +94,6 @@ fn is_user_id(id: &[u8]) -> bool {
         && !is_dots(text)
         && !text.starts_with("sha256:")
         && !text.contains(char::REPLACEMENT_CHARACTER)
-}
-
-/// The log of a user and the order of a user have the same id.
-impl From<&UserId> for Key {
-    fn from(user: &UserId) -> Self {
-        Self::from(user.as_str())
-    }
 }
 
 /// User ids are personal: they may be logged at the level debug only.
