@@ -1,5 +1,5 @@
 //! The live page of the admin listener: what the server decides. [`Meter`] counts, and `GET /admin/live`
-//! shows the counts, the stock and the state of the store at the moment. The page asks once a second. With the
+//! shows the counts, the stock and why nothing is sold. The page asks once a second. With the
 //! feature `metrics`, Prometheus gets the same.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::ready::Standstill;
 #[cfg(feature = "metrics")]
 use crate::routes::Shop;
 use crate::routes::whole_milliseconds;
-use crate::stock::{Outcome, Stock, StockError};
+use crate::stock::Outcome;
 
 /// How many keys of all policies are told apart among those denied most, and how many are shown.
 const OFFENDERS: (usize, usize) = (600, 10);
@@ -122,7 +122,7 @@ pub(crate) async fn report(shop: Arc<Shop>) {
                     let left = level.stock.saturating_sub(level.sold);
                     [left, level.entries, level.turns].map(f64::from)
                 }
-                Err(StockError::Lost(_)) => [-1.0, f64::NAN, f64::NAN],
+                Err(crate::stock::StockError::Lost(_)) => [-1.0, f64::NAN, f64::NAN],
                 _ => [f64::NAN; 3],
             };
             gauge("seckill_stock_left").set(left);
@@ -134,11 +134,6 @@ pub(crate) async fn report(shop: Arc<Shop>) {
 }
 
 pub(crate) async fn show(State(Operator { shop, fleet, .. }): State<Operator>) -> Json<Value> {
-    let error = shop.skus.iter().find_map(|sku| match shop.stock.trouble(sku) {
-        Some(StockError::Store(error)) => Some(error.to_string()),
-        _ => None,
-    });
-    let kind = if matches!(shop.stock, Stock::Redis(_)) { "redis" } else { "memory" };
     let stock = shop
         .skus
         .iter()
@@ -153,7 +148,6 @@ pub(crate) async fn show(State(Operator { shop, fleet, .. }): State<Operator>) -
         "standstill": Standstill::of(&shop),
         "stock": stock.collect::<Vec<_>>(),
         "opens_in_ms": shop.terms.opening.opens_in().map(whole_milliseconds),
-        "store": { "kind": kind, "error": error },
         "policies": shown(&fleet).await,
         "offenders": offenders.iter().take(OFFENDERS.1).map(offender).collect::<Vec<_>>(),
     }))

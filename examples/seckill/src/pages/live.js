@@ -68,7 +68,7 @@ function showOrders(orders) {
   earlier = { counts, now };
 }
 
-function showState({ store, opens_in_ms, stock, standstill }) {
+function showState({ opens_in_ms, stock, standstill }) {
   show("opening", opens_in_ms === null ? "open" : `opens in ${Math.ceil(opens_in_ms / 1000)} s`);
   stock.forEach(({ sku, level }, index) => {
     const { stock, sold, paid, entries, turns } = level ?? {};
@@ -76,11 +76,7 @@ function showState({ store, opens_in_ms, stock, standstill }) {
     const known = level ? [left, sold, paid, entries, turns] : ["not known"];
     [...cells("stock", index, 6)].forEach((cell, at) => { cell.textContent = at ? known[at - 1] ?? "" : sku; });
   });
-  const isDown = store.error !== null;
-  const reply = isDown ? `Redis can't be used: ${store.error}` : "Redis replies";
-  show("store", store.kind === "redis" ? reply : "in this process", isDown);
-  const policy = isDown ? "Redis can't be used: the failure policy decides about requests." : "";
-  show("alert", [standstill?.reason, standstill?.hint, policy].filter(Boolean).join("\n"), true);
+  show("alert", standstill ? standstill.reason + "\n" + standstill.hint : "", true);
 }
 
 const banPath = (user) => "/admin/bans/" + encodeURIComponent(user);
