@@ -93,8 +93,8 @@ pub(crate) struct Args {
     /// Bans users that are denied by --quota again and again. 3/10m:1m,1h,24h means: three strikes
     /// within ten minutes are a ban of a minute, the next ban lasts an hour, and each one after that
     /// a day. A full quota is one strike until its window has passed. Requests before the opening count
-    /// too. Only a full --quota of the user is a strike: what --ip-quota denies before that fills no quota of
-    /// a user, who may be one of many behind the address. No bans if left out.
+    /// too; in a draw only entries. Only denials by --quota are strikes, not those by --ip-quota: many
+    /// users may share an address. No bans if left out.
     #[arg(long, value_name = "STRIKES/TIME:LENGTH,LENGTH,...")]
     pub(crate) ban: Option<Penalty>,
 
@@ -120,7 +120,7 @@ pub(crate) struct Args {
     /// any opening the sale is open at once. A server that has no opening at its start sells, whatever the
     /// others do later. For a new sale delete the key PREFIX:opening first.
     /// Requests before the opening count in the windows, so with --ban they can lead to bans before
-    /// the opening.
+    /// the opening. In a draw only entries count: an order without a ticket is a 403 before the limit.
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "opens_at")]
     pub(crate) opens_in: Option<Duration>,
 
