@@ -369,7 +369,7 @@ async fn operator_explains_users_and_addresses_bans_and_lifts() {
     tab.click("button[value=explain]").await;
     tab.sees("#explanation", |text| {
         text.starts_with(&format!("The next request of {odd} is denied for 59"))
-            && text.contains("s more. Decided by store.\nQuota 1/600s: 1 taken, 0 free")
+            && text.contains("s more. Decided by store.\n\nQuota 1/600s: 1 taken, 0 free")
     })
     .await;
     tab.fill("#reason", "a script").await;
