@@ -629,7 +629,9 @@ impl Limiter {
         let check = self.new_check(key, cost);
         check.ensure_possible()?;
         match self.store.explain(&check).await {
-            Err(error) if self.on_failure == FailurePolicy::Open && !error.is_impossible() => {
+            Err(error)
+                if self.on_failure == FailurePolicy::Open && error.retry_after().is_some() =>
+            {
                 Ok(Explanation::not_counted(&check.logs[0], cost))
             }
             explained => explained,

@@ -1,6 +1,8 @@
 //! [`ResponseFuture`]: a request, from the check to the response.
 
+use std::any::Any;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,6 +57,8 @@ pin_project! {
             called: Called,
         },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
+        /// A closure of the application has panicked, such as an extractor.
+        Panicked { panic: Option<Box<dyn Any + Send>> },
     }
 }
 
@@ -68,16 +72,20 @@ where
     pub(super) fn new(inner: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
         let (head, body) = request.into_parts();
         let request = Parked { inner, head, body, config };
-        let state = match request.config.check(&request.head) {
-            Ok(Some(check)) if request.config.waits() => {
+        // A panic goes on when the future is polled, and ends this request alone: in `call` it would end a
+        // `tower::buffer::Buffer` for all.
+        let check = AssertUnwindSafe(|| request.config.check(&request.head));
+        let state = match catch_unwind(check) {
+            Ok(Ok(Some(check))) if request.config.waits() => {
                 let Parked { inner, head, body, config } = request;
                 let wait = wait(check, head, config.clone());
                 State::Waiting { wait, rest: Some((inner, body, config)) }
             }
-            Ok(Some(check)) => request.ask(check),
-            Ok(None) => request.call(Counted::default()),
-            Err(_) if request.config.shadow => request.call(Counted::default()),
-            Err(rejection) => request.reject(rejection),
+            Ok(Ok(Some(check))) => request.ask(check),
+            Ok(Ok(None)) => request.call(Counted::default()),
+            Ok(Err(_)) if request.config.shadow => request.call(Counted::default()),
+            Ok(Err(rejection)) => request.reject(rejection),
+            Err(panic) => State::Panicked { panic: Some(panic) },
         };
         Self { state }
     }
@@ -340,6 +348,7 @@ where
                     }
                     State::Settling { tasks, result: Some(result), called }
                 }
+                StateProj::Panicked { panic } => resume_unwind(panic.take().expect(COMPLETED)),
                 StateProj::Settling { tasks, result, called } => {
                     ready!(poll_tasks(tasks, cx));
                     return Poll::Ready(called.finish(result.take().expect(COMPLETED)));

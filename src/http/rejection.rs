@@ -56,9 +56,11 @@ impl Rejection {
         match self {
             Self::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreFailed(error) if error.is_impossible() => StatusCode::TOO_MANY_REQUESTS,
-            Self::StoreFailed(StoreError::NoValue { .. } | StoreError::NoBudget { .. }) => {
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
+            Self::StoreFailed(
+                StoreError::NoValue { .. }
+                | StoreError::NoBudget { .. }
+                | StoreError::Unsupported { .. },
+            ) => StatusCode::INTERNAL_SERVER_ERROR,
             Self::MissingKey { status } | Self::Banned { status, .. } => *status,
             Self::InvalidKey => StatusCode::BAD_REQUEST,
             Self::KeyNotProvided { .. } => StatusCode::INTERNAL_SERVER_ERROR,
@@ -149,6 +151,10 @@ impl Rejection {
             None if grpc.is_some() => grpc::response(self).map(whole),
             None => problem::response(self).map(whole),
         };
+        if response.status().is_redirection() {
+            // There `Retry-After` says when to follow it (RFC 9110, section 10.2.3).
+            return response;
+        }
         let headers = response.headers_mut();
         match grpc {
             Some(content_type) => grpc::set_content_type(headers, content_type),

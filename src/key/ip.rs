@@ -158,11 +158,14 @@ impl KeyExtractor for IpExtractor {
 
 /// The addresses of the proxies whose `X-Forwarded-For` is trusted.
 ///
-/// The text form is a comma-separated list of addresses and networks: `10.0.0.0/8, ::1`. Networks that
+/// The text form is a comma-separated list of addresses and networks: `10.0.0.0/8, ::1`, or `none`. Networks that
 /// together hold all addresses of IPv4 or IPv6 are an error: a client from there could name any address as
 /// its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies(Vec<IpNet>);
+
+/// The text of no proxy. An empty one is an error: a variable may have been forgotten.
+const NONE: &str = "none";
 
 impl TrustedProxies {
     fn contains(&self, ip: IpAddr) -> bool {
@@ -187,6 +190,9 @@ impl TrustedProxies {
 
 impl fmt::Display for TrustedProxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str(NONE);
+        }
         for (index, net) in self.0.iter().enumerate() {
             write!(f, "{}{net}", if index == 0 { "" } else { "," })?;
         }
@@ -198,6 +204,9 @@ impl FromStr for TrustedProxies {
     type Err = TrustedProxiesError;
 
     fn from_str(text: &str) -> Result<Self, TrustedProxiesError> {
+        if text.trim() == NONE {
+            return Ok(Self::default());
+        }
         let net = |part: &str| {
             let part = part.trim();
             part.parse::<IpNet>()

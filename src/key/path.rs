@@ -41,6 +41,10 @@ const TWO_PARAMETERS: KeyError = KeyError::NotProvided {
 pub fn path_param(name: impl Into<String>) -> impl KeyExtractor + Clone {
     let name = name.into();
     move |parts: &Parts| {
+        if !parts.uri.path().starts_with('/') {
+            // `CONNECT host:port` and `OPTIONS *` have no route.
+            return Err(KeyError::Missing);
+        }
         // axum passes the parameters only to an extractor, which needs a mutable head.
         let (mut head, ()) = http::Request::new(()).into_parts();
         head.extensions = parts.extensions.clone();

@@ -3,7 +3,11 @@
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 #[cfg(feature = "metrics")]
-use std::{array, time::Duration};
+use std::{
+    array,
+    panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe},
+    time::Duration,
+};
 
 #[cfg(feature = "metrics")]
 use arc_swap::ArcSwapOption;
@@ -26,7 +30,7 @@ pub(crate) struct PolicyLabel {
     // A closure, because clippy's `mutable_key_type` would otherwise warn an application that has a map by
     // `LogId`.
     #[cfg(feature = "metrics")]
-    count: Arc<dyn Fn(DecisionLabel) + Send + Sync>,
+    count: Arc<dyn Fn(DecisionLabel) + Send + Sync + UnwindSafe + RefUnwindSafe>,
 }
 
 impl PolicyLabel {
@@ -45,7 +49,8 @@ impl From<&str> for PolicyLabel {
         let name: Arc<str> = name.into();
         #[cfg(feature = "metrics")]
         let count = {
-            let (name, counters) = (name.clone(), array::from_fn::<_, 3, _>(|_| Kept::default()));
+            let counters = array::from_fn::<_, 3, _>(|_| Kept::default());
+            let (name, counters) = (name.clone(), AssertUnwindSafe(counters));
             Arc::new(move |decision: DecisionLabel| {
                 counters[decision as usize].increment(|| {
                     metrics::counter!(

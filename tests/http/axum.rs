@@ -4,7 +4,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::routing::get;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use tower_layer::Layer;
 use tower_sliding_window::{KeyExtractor, MemoryStore, Quota, SlidingWindowLayer, key};
 
@@ -90,4 +90,7 @@ async fn an_unknown_path_is_the_clients_choice() {
     assert_eq!(status(&nested, to("/api/no/where")).await, NO_KEY);
     assert_eq!(status(&optional, to("/no/where")).await, NOT_FOUND);
     assert_eq!(status(&with_route_layer, to("/no/where")).await, NOT_FOUND);
+    for (method, uri) in [(Method::CONNECT, "example.com:443"), (Method::OPTIONS, "*")] {
+        assert_eq!(status(&with_layer, to(uri).method(method)).await, NO_KEY);
+    }
 }

@@ -11,7 +11,8 @@ use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer, StoreError, key,
+    Decision, FailurePolicy, Limiter, MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer,
+    StoreError, key,
 };
 
 use test_support::StubStore;
@@ -125,6 +126,17 @@ async fn custom_rejection_gets_the_fields_that_it_lacks() {
     assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=1;w=60"#));
     assert_eq!(send(&service, request(&[])).await.body, "/ None");
 
+    // There it would be the time before the client follows.
+    let redirect = per_user(1, MemoryStore::new()).on_rejection(|_, _| {
+        Response::builder()
+            .status(303)
+            .header("location", "/busy.html")
+            .body(String::new())
+            .unwrap()
+    });
+    let answer = second(redirect).await;
+    assert_eq!((answer.retry_after(), answer.header("ratelimit")), (None, None));
+
     let amended = per_user(1, MemoryStore::new()).on_rejection(|_, rejection| {
         let mut response = rejection.to_response();
         response.headers_mut().insert("retry-after", "99".parse().unwrap());
@@ -170,6 +182,19 @@ async fn no_rejection_shows_a_key() {
             assert_eq!(answer.document()["type"], REDUCED);
             assert_eq!(answer.retry_after(), Some(1));
         }
+    }
+}
+
+/// A mistake of whoever chose the store. No failure policy makes an admission of it.
+#[tokio::test]
+async fn check_that_the_store_does_not_support_is_a_500() {
+    let unsupported =
+        |_: &Check| StoreFuture::ready(Err(StoreError::Unsupported { what: "penalties" }));
+    for policy in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
+        let layer = per_user(1, StubStore(unsupported)).failure_policy(policy);
+        let answer = send(&layer.layer(service_fn(ok)), from_user("alice")).await;
+        assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{policy}");
+        assert_eq!(answer.retry_after(), None);
     }
 }
 

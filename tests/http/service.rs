@@ -3,6 +3,7 @@
 //! polled: the task that calls the service may be another one, such as that of a `tower::buffer`.
 
 use std::cell::Cell;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
@@ -20,7 +22,9 @@ use tower::buffer::Buffer;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, Store, StoreFuture};
-use tower_sliding_window::{MemoryStore, Quota, SlidingWindow, SlidingWindowLayer};
+use tower_sliding_window::{
+    Key, KeyError, MemoryStore, Policy, Quota, SlidingWindow, SlidingWindowLayer,
+};
 use tower_test::mock::{self, Handle, Mock};
 
 use test_support::requests::{by_user, from_user, ok, request, status};
@@ -174,6 +178,23 @@ async fn panic_in_on_rejection_leaves_the_buffer() {
     assert_eq!(send("bob").await.unwrap().unwrap(), OK);
 }
 
+/// What sees the request of a client runs in `call`.
+#[tokio::test]
+async fn panic_in_an_extractor_leaves_the_buffer() {
+    let user = |head: &Parts| {
+        let user = head.headers["x-user-id"].to_str().unwrap();
+        Ok::<_, KeyError>(Key::from(&user[..4]))
+    };
+    let layer = SlidingWindowLayer::new(Quota::per_minute(1), user, MemoryStore::new());
+    let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
+    let send = |user: &'static str| {
+        let buffer = buffer.clone();
+        tokio::spawn(async move { buffer.oneshot(from_user(user)).await.map(|it| it.status()) })
+    };
+    assert!(send("bob").await.unwrap_err().is_panic(), "of its request");
+    assert_eq!(send("alice").await.unwrap().unwrap(), OK);
+}
+
 #[tokio::test]
 async fn denial_holds_no_permit() {
     let inner = GlobalConcurrencyLimitLayer::new(1).layer(service_fn(ok));
@@ -273,6 +294,7 @@ async fn requests_and_bodies_need_not_be_send() {
 async fn what_is_send_stays_send() {
     fn is_send_and_sync<T: Send + Sync + Clone + 'static>(_: &T) {}
     fn is_send<T: Send>(_: &T) {}
+    fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
     fn is_body<T: Body + Send + Sync + Unpin>(_: &T) {}
 
     let layer = layer(1);
@@ -280,6 +302,7 @@ async fn what_is_send_stays_send() {
     let service = layer.layer(service_fn(ok));
     is_send_and_sync(&service);
     is_send(&service.clone().oneshot(from_user("alice")));
+    is_unwind_safe::<Policy>();
 
     let custom = layer.on_rejection(|_, _| Response::new(axum::body::Body::empty()));
     let response = custom.layer(service_fn(ok)).oneshot(from_user("")).await.unwrap();

@@ -102,6 +102,7 @@ proptest! {
         has_one_text(FailurePolicy::Closed)?;
         has_one_text(FailurePolicy::local(instances))?;
         let nets: Vec<String> = nets.iter().map(|(ip, bits)| format!("{ip}/{bits}")).collect();
+        has_one_text(TrustedProxies::default())?;
         has_one_text(nets.join(", ").parse::<TrustedProxies>().unwrap())?;
     }
 
