@@ -77,14 +77,15 @@
     A request removes at most 256 expired entries more than it adds to a log; it counts without the rest. From
     a budget it removes at most 1,000, and the wait of a denial reads at most 4,096: if these are not enough, it
     is the time until all have left. After requests that have read or removed 1,000 entries in all, those that
-    follow in the call remove none that they need not, and get -2 if they would have to read some of a budget.
+    follow in the call remove from a log of more than 256 entries only as many as they add, and get -2 if they would
+    have to read more than 32 of a budget.
   TTL: a log expires kept_us and a second after its newest entry. Strikes expire within_us and a
     second after the last one, a ban record a second after the ban, its levels and the episode are
     over. None of these becomes shorter.
 ]]
 local call, try, format, rep, find = redis.call, redis.pcall, string.format, string.rep, string.find
 local new, again, peek = 0, 1, 2
-local most_expired, most_strikes, most_costs, most_windows, most_numbers = 256, 100, 1000, 64, 4000
+local most_expired, most_strikes, most_windows, most_numbers, most_late = 256, 100, 64, 4000, 32
 -- The entries that were read or removed, and whether these are enough for one call.
 local read, is_late = 0, false
 local time = call('TIME')
@@ -133,15 +134,15 @@ while key <= #KEYS do
 
     -- Returns the sum of the costs after an instant and up to another, and the instant up to which these are all.
     local function sum_between(k, after_us, until_us)
-      local log, from, most = KEYS[k], format('(%d', after_us), is_late and 1 or most_costs
+      local log, from, most = KEYS[k], format('(%d', after_us), is_late and most_late or 1000
       local entries = call('ZRANGE', log, from, format('%d', until_us), 'BYSCORE', 'LIMIT', 0, most)
       read = read + #entries
-      if is_late and #entries > 0 then
+      if is_late and #entries == most then
         is_cut = true
         return 0, after_us
-      elseif #entries == most_costs then
+      elseif #entries == most then
         -- With all others of the last one's timestamp.
-        local last_us = tonumber(call('ZSCORE', log, entries[most_costs]))
+        local last_us = tonumber(call('ZSCORE', log, entries[most]))
         if last_us < until_us then
           is_cut, until_us = true, last_us
         end
@@ -223,11 +224,7 @@ while key <= #KEYS do
     -- Returns the time until so much has left a window of a budget.
     wait_of = function(k, window_us, excess)
       local since, first, count, at_us = format('(%d', math.max(now_us - window_us, -1)), 0, 4, nil
-      if is_late then
-        is_cut = true
-        return window_us
-      end
-      while first < 4096 do
+      while first < (is_late and most_late or 4096) do
         read = read + count
         local found = call('ZRANGE', KEYS[k], since, '+inf', 'BYSCORE', 'LIMIT', first, count, 'WITHSCORES')
         for i = 1, #found, 2 do
@@ -242,6 +239,7 @@ while key <= #KEYS do
         end
         first, count = first + count, first + count
       end
+      is_cut = is_late or is_cut
       return call('ZRANGE', KEYS[k], -1, -1, 'WITHSCORES')[2] + window_us - now_us
     end
 

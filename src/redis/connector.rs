@@ -27,8 +27,7 @@ impl Connector {
         };
         let pinged = within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await;
         // One that can't save its data refuses a PING as a write, and still has what denies.
-        pinged
-            .or_else(|error| if error.code() == Some("MISCONF") { Ok(()) } else { Err(error) })?;
+        pinged.or_else(|error| if is_unsaved(Some(&error)) { Ok(()) } else { Err(error) })?;
         let mut commands = redis::pipe();
         let scripts = Scripts::shipped();
         for script in [&scripts.admit, &scripts.reconcile] {
@@ -103,13 +102,22 @@ async fn query_mark(
     let new = Uuid::new_v4().to_string();
     commands.cmd("SET").arg(name).arg(new).arg("NX").arg("EX").arg(KEPT_FOR).ignore();
     commands.cmd("GETEX").arg(name).arg("EX").arg(KEPT_FOR);
+    commands.cmd("GET").arg(name);
     commands.cmd("INFO").arg(section).ignore_errors();
     // None if Redis has no memory for it.
-    let (mark, info): (RedisResult<Option<String>>, RedisResult<String>) =
+    type Mark = RedisResult<Option<String>>;
+    let (renewed, mark, info): (Mark, Mark, RedisResult<String>) =
         commands.query_async(connection).await?;
+    // One that can't save its data renews nothing. Other errors say that this is not the master.
+    let mark = if is_unsaved(renewed.as_ref().err()) { mark } else { renewed };
     let info = info.unwrap_or_default();
     let history = value(&info, "master_replid").unwrap_or_default();
     Ok((mark.map(|mark| format!("{} {history}", mark.unwrap_or_default())), info))
+}
+
+/// Returns whether a server has refused a write because it can't save its data.
+fn is_unsaved(error: Option<&RedisError>) -> bool {
+    error.and_then(RedisError::code) == Some("MISCONF")
 }
 
 /// Returns a value that `INFO` names.

@@ -30,7 +30,7 @@ use super::{Ban, BanPage, Store, StoreFuture, begin};
 use crate::MemoryStore;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
-use crate::policy::Policy;
+use crate::policy::{Counts, Policy};
 #[cfg(feature = "redis-commands")]
 use crate::redis::RedisCommands;
 use crate::redis::{Batch, Client, Health, RedisServers};
@@ -283,12 +283,16 @@ impl RedisStore {
         let inner = &*self.0;
         match inner.check_once(check.clone(), Mode::New).await {
             Err(error) if error.may_have_counted() => {
+                // A renewal gives no place back because it meets an overload.
+                let renews = check.logs.iter().all(|log| log.policy.counts() == Counts::InFlight);
                 let again = async {
                     // The next connection may be to a Redis that has lost what fills the logs.
                     self.make_good(&check).await?;
                     inner.check_once(check, Mode::Again).await
                 };
-                again.await.map_err(|again| after_lost_reply(error, again))
+                again
+                    .await
+                    .map_err(|again| if renews { error } else { after_lost_reply(error, again) })
             }
             result => result,
         }
@@ -444,10 +448,14 @@ impl Inner {
 
     async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
         // Once, unless so many entries have left a budget that a call counts out only some of them.
+        let began = Instant::now();
         loop {
             let request = CheckRequest { check: check.clone(), mode };
             if let Some(outcome) = self.checks.send(request, Instant::now()).await? {
                 return Ok(outcome);
+            }
+            if began.elapsed() > Duration::from_secs(1) {
+                return Err(StoreError::Overloaded);
             }
         }
     }

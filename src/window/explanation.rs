@@ -56,7 +56,7 @@ pub struct QuotaExplanation {
     /// The quota. During an outage it is the share of this process.
     pub quota: Quota,
     /// How many places are taken in the window. A settlement or a lower limit can raise it above the
-    /// limit.
+    /// limit. Of a budget on Redis it then says no more than the list does.
     pub taken: u32,
     /// How many places are free.
     pub free: u32,

@@ -104,7 +104,7 @@ async fn full_redis_decides_beside_new_keys() {
 #[tokio::test]
 async fn redis_that_cannot_save_denies_by_what_it_has() {
     let redis = Redis::start().await;
-    let theirs = limiter(user(5), &redis.store().await);
+    let theirs = limiter(user(5), &store(redis.url()).await);
     let policies = [user(5), Policy::new("long").quota(Quota::per_hour(5)), user(5).budget()];
     let policies = policies.map(PolicyHandle::new);
     let [log, long, budget] = [LOG, "tsw:{=alice}:long:1h", "tsw:{=alice}:user:1h:budget"];
@@ -117,8 +117,8 @@ async fn redis_that_cannot_save_denies_by_what_it_has() {
     assert!(admit(&theirs, "bob").await);
     let banned = user(5).penalty(Penalty::new(Quota::per_hour(1), [Duration::from_secs(60)]));
     let banned = PolicyHandle::new(banned);
-    let theirs = Bans::new(banned.clone(), redis.store().await);
-    theirs.impose("bob", Duration::from_secs(600), "by hand").await.unwrap();
+    let bans = Bans::new(banned.clone(), redis.store().await);
+    bans.impose("bob", Duration::from_secs(600), "by hand").await.unwrap();
     // What has left the windows.
     redis.run::<()>(&["ZADD", log, "1", "one"]).await;
     let fill = "for n = 1, 300 do redis.call('ZADD', KEYS[1], n, n) end";
@@ -139,6 +139,13 @@ async fn redis_that_cannot_save_denies_by_what_it_has() {
         assert_eq!(new.unwrap().decided_by(), DecidedBy::LocalLog);
         let denied = denied.unwrap();
         assert!(!denied.is_admitted() && denied.decided_by() == DecidedBy::Store, "{denied:?}");
+    }
+    // Also on a new connection, which finds that nothing was lost.
+    redis.run::<()>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"]).await;
+    for _ in 0..15 {
+        let denied = theirs.check("alice").await.unwrap();
+        assert!(!denied.is_admitted() && denied.decided_by() == DecidedBy::Store, "{denied:?}");
+        sleep(Duration::from_millis(100)).await;
     }
     // An admission would have to be written.
     let has_room = ours.check("bob").await.unwrap();

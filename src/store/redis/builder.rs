@@ -192,7 +192,7 @@ impl RedisStoreBuilder {
             client,
             denials: Denials::new(DEFAULT_CAPACITY, max_age),
             local: MemoryStore::with_capacity(self.local_capacity),
-            journal: Journal::new(self.local_capacity),
+            journal: Journal::new(self.local_capacity, self.response_timeout),
             health,
             clock: StoreClock::new(),
             usual_delay: self.response_timeout.min(USUAL_DELAY),

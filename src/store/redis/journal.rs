@@ -14,9 +14,6 @@ use crate::error::StoreError;
 use crate::telemetry::{self, Fill, JOURNAL};
 use crate::window::{Check, LogId};
 
-/// The longest time that a write takes, or a step of the background task, while its runtime is driven.
-const LONGEST_WRITE: Duration = Duration::from_secs(7);
-
 /// What a process knows of a request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
@@ -59,6 +56,8 @@ pub(super) struct State {
     cleared_at: Option<Instant>,
     /// Requests that have expired before they could be written and were not reported yet.
     lost: u64,
+    /// The longest time that a write takes, or a step of the background task, while its runtime is driven.
+    longest_write: Duration,
     /// The token of the background task, and when its last step began. It is dangling when the task is gone.
     task: (Weak<()>, Instant),
 }
@@ -96,8 +95,13 @@ pub(super) struct Writer {
 }
 
 impl Journal {
-    pub(super) fn new(capacity: usize) -> Self {
+    /// `response_timeout` is that of the calls.
+    pub(super) fn new(capacity: usize, response_timeout: Duration) -> Self {
         let state = State {
+            // Of two calls, each of which waits for its turn and may be sent twice.
+            longest_write: response_timeout
+                .saturating_mul(4)
+                .saturating_add(Duration::from_secs(3)),
             logs: HashMap::default(),
             requests: 0,
             capacity,
@@ -152,7 +156,7 @@ impl State {
     /// Returns the token of the background task if there is no task, or only one that is at rest with its runtime.
     pub(super) fn claim_task(&mut self) -> Option<Arc<()>> {
         let (task, since) = &self.task;
-        if self.logs.is_empty() || task.strong_count() > 0 && since.elapsed() < LONGEST_WRITE {
+        if self.logs.is_empty() || task.strong_count() > 0 && since.elapsed() < self.longest_write {
             return None;
         }
         let token = Arc::new(());
@@ -285,7 +289,10 @@ impl State {
         now: Instant,
     ) -> Option<(watch::Receiver<WriteResult>, Option<Writer>)> {
         let unwritten = self.logs.get_mut(log)?;
-        if let Some((result, _)) = unwritten.writing.as_ref().filter(|it| is_going_on(it)) {
+        if let Some((result, since)) = &unwritten.writing
+            && is_there(result)
+            && since.elapsed() < self.longest_write
+        {
             return Some((result.clone(), None));
         }
         unwritten.writing = None;
@@ -302,6 +309,12 @@ impl State {
         Some((writing, Some(Writer { log, requests, whole, bans, result })))
     }
 
+    /// Returns whether no other writer has taken the place of one that was at rest.
+    pub(super) fn is_of(&self, writer: &Writer) -> bool {
+        let writing = self.logs.get(&writer.log).and_then(|it| it.writing.as_ref());
+        writing.is_some_and(|(result, _)| result.same_channel(&writer.result.subscribe()))
+    }
+
     /// Ends the work of a writer. If it has succeeded, drops what it has written, except what has changed
     /// meanwhile. `next` is how much of the whole log is left to write.
     pub(super) fn finish(
@@ -310,7 +323,9 @@ impl State {
         result: &Result<(), StoreError>,
         next: Option<Whole>,
     ) {
-        if let Some(unwritten) = self.logs.get_mut(&writer.log) {
+        if self.is_of(writer)
+            && let Some(unwritten) = self.logs.get_mut(&writer.log)
+        {
             unwritten.writing = None;
             if result.is_ok() {
                 for (id, request) in &writer.requests {
@@ -350,7 +365,7 @@ impl State {
 impl Unwritten {
     fn is_empty(&self) -> bool {
         let is_written = self.requests.is_empty() && self.whole.is_none() && self.bans == 0;
-        is_written && !self.writing.as_ref().is_some_and(is_going_on)
+        is_written && !self.writing.as_ref().is_some_and(|(result, _)| is_there(result))
     }
 
     /// Drops the requests that no window needs any more, and returns their number. Adds those that were
@@ -366,8 +381,8 @@ impl Unwritten {
     }
 }
 
-/// Returns whether a writer goes on, and is not at rest with its runtime.
-fn is_going_on((result, since): &(watch::Receiver<WriteResult>, Instant)) -> bool {
-    // An error means that the writer is gone.
-    result.has_changed().is_ok() && since.elapsed() < LONGEST_WRITE
+/// Returns whether a writer is there, if only at rest with its runtime.
+fn is_there(result: &watch::Receiver<WriteResult>) -> bool {
+    // An error means that it is gone.
+    result.has_changed().is_ok()
 }

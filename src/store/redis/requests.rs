@@ -376,7 +376,7 @@ pub(super) async fn explain(
         let sum: u64 = oldest.iter().map(|(_, cost)| u64::from(*cost)).sum();
         let taken = match log.is_budget() {
             false => read(count)?,
-            true if state.remaining > 0 => u64::from(quota.limit() - state.remaining),
+            true if state.remaining > 0 => u64::from(quota.limit().saturating_sub(state.remaining)),
             // More than the limit, as far as it is listed.
             true => sum.max(u64::from(quota.limit())),
         };

@@ -189,6 +189,29 @@ fn unpolled_runtime_delays_no_other() {
     other.block_on(eventually("Redis decides again", async || again().await == DecidedBy::Store));
 }
 
+/// Another runtime has written what a writer at rest has, and a request was cancelled since.
+#[test]
+fn writer_that_was_at_rest_brings_nothing_back() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (one, other) = (runtime(), self::runtime());
+    let server = other.block_on(Redis::start());
+    let store = other.block_on(store(server.url()));
+    let cancelled = check("alice");
+    one.block_on(async {
+        assert!(store.decide_as_in_an_outage(&cancelled));
+        assert_pending!(task::spawn(store.reconcile(&cancelled.logs)).poll());
+    });
+    let is_decided_there = async || {
+        Store::admit(&store, &check("alice")).await.unwrap().decided_by == DecidedBy::Store
+    };
+    other.block_on(eventually("Redis decides again", is_decided_there));
+    let before = other.block_on(server.entries(&name("alice")));
+    assert!(other.block_on(Store::settle(&store, &cancelled, 0)).unwrap());
+    assert_eq!(other.block_on(server.entries(&name("alice"))), before - 1);
+    one.block_on(async { sleep(Duration::from_millis(300)).await });
+    assert_eq!(other.block_on(server.entries(&name("alice"))), before - 1, "stays cancelled");
+}
+
 /// What comes to be written while a check waits does not concern it.
 #[tokio::test]
 async fn check_does_not_wait_for_later_changes() {
@@ -231,6 +254,34 @@ async fn burst_above_what_may_wait_is_no_outage() {
     let silent = send(now + Duration::from_secs(2)).await;
     assert!(matches!(silent, Err(StoreError::Unavailable)), "{:?}", silent.err());
     drop(waiting);
+}
+
+/// The reply to a renewal is lost, and its repetition meets an overload. The request still runs.
+#[tokio::test]
+async fn renewal_that_meets_an_overload_keeps_its_place() {
+    let server = Redis::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = store(proxy.url()).await;
+    let policy = Policy::new("runs").quota(Quota::per_hour(1)).in_flight();
+    let running = Check::new([LogId::new(Arc::new(policy), "alice")]);
+    assert!(store.admit_one(&running).await);
+    proxy.set(Fault::Delay(Duration::from_millis(200)));
+    proxy.drop_replies_to("=alice", 1);
+    let renewed = tokio::spawn(Store::admit(&store, &running));
+    let (other, mut waiting) = (Arc::new(check("bob")), Vec::new());
+    while !renewed.is_finished() {
+        tokio::task::yield_now().await;
+        while waiting.len() < 65_536 || !waiting.len().is_multiple_of(2_048) {
+            let request = CheckRequest { check: other.clone(), mode: Mode::Peek };
+            waiting.push(store.0.checks.send(request, Instant::now()));
+        }
+        let request = CheckRequest { check: other.clone(), mode: Mode::Peek };
+        waiting.push(store.0.checks.send(request, Instant::now()));
+    }
+    drop((renewed.await, waiting));
+    proxy.set(Fault::None);
+    store.settled_journal().await;
+    assert_eq!(server.entries("tsw:{=alice}:runs:1h:in_flight").await, 1);
 }
 
 #[test]
@@ -392,6 +443,41 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     let denials = call(&costs, "bob", 3_000_000_000).await;
     let sent_again = denials.iter().filter(|it| matches!(it, Ok(None))).count();
     assert_eq!(sent_again, 31, "for their waits");
+    // Others that read few are not sent again for it.
+    let one_has_left = "local now = redis.call('TIME')[1] * 1000000
+        redis.call('ZADD', KEYS[1], now - 70000000, string.format('%016d', 1) .. struct.pack('>d', 1))
+        redis.call('ZADD', KEYS[1], -2, '')";
+    server.run::<()>(&["EVAL", one_has_left, "1", "tsw:{=carol}:costs:60s:budget"]).await;
+    let request = |key: &str, cost| {
+        let check = Check::new([LogId::new(costs.clone(), key)]).at_cost(cost);
+        CheckRequest { check: Arc::new(check), mode: Mode::New }
+    };
+    let requests = [request("bob", 3_000_000_000), request("carol", 1)];
+    let replies = store.0.checks.call(requests.iter()).await.unwrap();
+    let admitted = replies.into_iter().map(|it| it.unwrap().map(|it| it.admitted));
+    assert_eq!(admitted.collect::<Vec<_>>(), [Some(false), Some(true)]);
+}
+
+/// As if its Redis was overloaded: a check takes no longer than another one may wait.
+#[tokio::test]
+async fn check_is_not_sent_again_for_longer_than_a_second() {
+    let server = Redis::start().await;
+    let proxy = Proxy::to(server.port()).await;
+    let store = store(proxy.url()).await;
+    let policy = Policy::new("costs").quota(Quota::per_minute(5)).budget();
+    let check = Check::new([LogId::new(Arc::new(policy), "alice")]);
+    let name = "tsw:{=alice}:costs:60s:budget";
+    let have_left = "for n = 1, 100000 do
+          redis.call('ZADD', KEYS[1], n, string.format('%016d', n) .. struct.pack('>d', 1))
+        end
+        redis.call('ZADD', KEYS[1], -1 - 100000, '')";
+    server.run::<()>(&["EVAL", have_left, "1", name]).await;
+    proxy.set(Fault::Delay(Duration::from_millis(50)));
+    let refused = Store::admit(&store, &check).await;
+    assert!(matches!(refused, Err(StoreError::Overloaded)), "{:?}", refused.map(|it| it.admitted));
+    proxy.set(Fault::None);
+    assert!(store.admit_one(&check).await, "most of them were counted out");
+    assert_eq!(server.entries(name).await, 2, "with the sums");
 }
 
 /// Redis refuses to add an entry, and need add none for the other log of the call.
