@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::alerts::Refusals;
 use crate::bucket::Bucket;
 use crate::downstream::Downstream;
-use crate::levels::{Levels, Limit, Unknown, a_second};
+use crate::levels::{Levels, Limit, Unknown};
 use crate::message::Message;
 
 /// When to try again what the downstream, or Redis, did not take.
@@ -68,15 +68,6 @@ impl Gateway {
         // Only a panic, or the end of the program, ends the task early.
         let id = sent.await.unwrap_or(Ok(None))?;
         id.ok_or_else(|| unavailable(SOON, "The downstream failed. The attempt counts."))
-    }
-
-    /// Warns if the bucket refuses what the limits of the institutions admit.
-    pub(crate) fn compare_sum(&self) {
-        let (sum, global) = (self.policies.set().sum(), self.bucket.quota);
-        // Sums of tenths are not exact.
-        if sum > a_second(&global) * (1.0 + 1e-9) {
-            tracing::warn!(sum, %global, "institutions may send more parts a second than --global hands on here");
-        }
     }
 
     /// Waits for the messages whose callers have left, but no longer than is good for a server that is to end.

@@ -173,12 +173,6 @@ impl Levels {
         self.live().all[0].len()
     }
 
-    /// Returns how many parts a second the institutions may send altogether.
-    pub(crate) fn sum(&self) -> f64 {
-        let slowest = |policy: &Policy| policy.quotas().iter().map(a_second).reduce(f64::min);
-        self.live().levels[0].values().filter_map(slowest).sum()
-    }
-
     pub(crate) fn document(&self) -> Document {
         self.live().document.clone()
     }
@@ -232,10 +226,6 @@ impl Live {
             };
         }
     }
-}
-
-pub(crate) fn a_second(quota: &Quota) -> f64 {
-    f64::from(quota.limit()) / quota.window().as_secs_f64()
 }
 
 /// Returns a share of these limits, of which the controller leaves a part.

@@ -117,7 +117,6 @@ async fn apps(
         stopping,
         under_way: watch::Sender::default(),
     });
-    gateway.compare_sum();
     let controlled = gateway.clone();
     tokio::spawn(async move {
         controlled.downstream.control(controlled.policies.set(), args.adapt_floor).await;

@@ -248,22 +248,6 @@ async fn a_message_under_way_in_redis_is_sent_before_the_end() {
     }
 }
 
-/// The bank and the shop may each send 99 an hour.
-#[tokio::test]
-async fn a_sum_above_the_global_rate_is_warned_of() {
-    let cases = [
-        ("197/1h", "receiver", true),
-        ("198/1h", "receiver", false),
-        ("198/1h", "institutions/post", true),
-    ];
-    for (global, changed, warns) in cases {
-        let server = start("5/1s", &["--global", global]);
-        assert_eq!(put(&server, &format!("/policies/{changed}"), "1/1h").await, 200);
-        let logs = server.stop();
-        assert_eq!(logs.contains("more parts a second than --global"), warns, "{global}: {logs}");
-    }
-}
-
 #[test]
 fn a_failed_start_names_the_way_out() {
     cannot_start(GATEWAY);
