@@ -1,17 +1,21 @@
 //! [`Downstream`]: the supplier that sends the messages, here a simulated one, and the controller that lowers
 //! thresholds while it suffers.
 
+use std::pin::pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use example_support::lock;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::levels::Levels;
 use crate::message::Message;
 
 /// The downstream suffers if more than [`SLOW`] of a hundred results take longer than this.
 const TARGET_LATENCY: Duration = Duration::from_millis(500);
+/// A message that it does not take within this has failed. It is less than a full server waits for a response, and a
+/// server that ends for its last messages.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// It suffers too if it fails to take more than so many of a hundred messages.
 const TARGET_ERRORS: u64 = 5;
 /// How often the controller looks at the results.
@@ -25,7 +29,7 @@ const SLOW: u64 = 5;
 /// What an increase adds to what is left of the thresholds, in percent.
 const INCREASE: u32 = 5;
 
-/// How the downstream did.
+/// How the downstream did. A message that is late is a slow result before it ends, and may fail then.
 #[derive(Default)]
 struct Results {
     results: u64,
@@ -41,14 +45,21 @@ struct State {
     /// How many of a hundred messages it fails to take.
     errors: u64,
     received: u64,
+    /// How many messages it neither took nor failed to take yet.
+    under_way: u64,
     /// Since the last look of the controller.
     recent: Results,
 }
 
 impl Downstream {
     pub(crate) fn new() -> Self {
-        let latency = Duration::from_millis(20);
-        Self(Mutex::new(State { latency, errors: 0, received: 0, recent: Results::default() }))
+        let (latency, recent) = (Duration::from_millis(20), Results::default());
+        Self(Mutex::new(State { latency, errors: 0, received: 0, under_way: 0, recent }))
+    }
+
+    /// Returns how many messages it has that it neither took nor failed to take yet.
+    pub(crate) fn under_way(&self) -> u64 {
+        lock(&self.0).under_way
     }
 
     /// Changes how it behaves, where something is said.
@@ -58,26 +69,41 @@ impl Downstream {
         state.errors = errors.unwrap_or(state.errors);
     }
 
-    /// Hands a message over, and returns whether it will be sent.
+    /// Hands a message over, and returns whether it will be sent. Waits no longer than [`PATIENCE`].
     pub(crate) async fn send(&self, message: &Message) -> bool {
+        let mut taken = pin!(self.take(message));
+        let on_time = timeout(TARGET_LATENCY, &mut taken).await;
+        {
+            // What hangs is seen now: the controller does not wait for its end.
+            let recent = &mut lock(&self.0).recent;
+            recent.results += 1;
+            recent.slow += u64::from(on_time.is_err());
+        }
+        let is_taken = match on_time {
+            Ok(is_taken) => is_taken,
+            Err(_) => timeout(PATIENCE - TARGET_LATENCY, taken).await.unwrap_or(false),
+        };
+        let state = &mut *lock(&self.0);
+        state.under_way -= 1;
+        state.recent.failed += u64::from(!is_taken);
+        is_taken
+    }
+
+    /// Takes a message as the supplier does.
+    async fn take(&self, message: &Message) -> bool {
         let (latency, fails) = {
             let mut state = lock(&self.0);
             // Failures are evenly spread over the messages.
             let failures = |count: u64| count * state.errors / 100;
             let fails = failures(state.received + 1) > failures(state.received);
             state.received += 1;
+            state.under_way += 1;
             (state.latency, fails)
         };
         let Message { institution, channel, to, text, parts } = message;
         let characters = text.chars().count();
         tracing::debug!(?institution, ?channel, ?to, characters, parts, "handed to the downstream");
-        let begun = Instant::now();
-        tokio::time::sleep(latency).await;
-        let slow = begun.elapsed() > TARGET_LATENCY;
-        let recent = &mut lock(&self.0).recent;
-        recent.results += 1;
-        recent.failed += u64::from(fails);
-        recent.slow += u64::from(slow);
+        sleep(latency).await;
         !fails
     }
 

@@ -148,6 +148,7 @@ async fn state(State(gateway): Shared) -> Json<Value> {
         "refused": refused,
         "alerts": alerts,
         "waiting": gateway.waiting(),
+        "at_downstream": gateway.downstream.under_way(),
         "institution_limits_left": gateway.policies.set().left(),
     }))
 }

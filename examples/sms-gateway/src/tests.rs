@@ -343,6 +343,35 @@ async fn limits_follow_the_downstream() {
     }
 }
 
+/// What hangs is seen while it hangs, and no call is waited for without end.
+#[tokio::test(start_paused = true)]
+async fn a_downstream_that_hangs_lowers_the_limits_and_each_caller_is_answered() {
+    let app = App::start(&[], json!({})).await;
+    app.downstream(json!({ "latency_ms": 3_600_000 })).await;
+    let mut sent = Vec::new();
+    for number in 0..600 {
+        sent.push(app.spawn("bank", &to(number)).await);
+        sleep(SECOND / 10).await;
+        if number == 40 {
+            assert_ne!(app.shown("/state").await["institution_limits_left"], 100, "in 4 s");
+        }
+    }
+    let state = app.shown("/state").await;
+    assert_eq!(state["institution_limits_left"], 10);
+    assert!((40..=50).contains(&state["at_downstream"].as_u64().unwrap()), "5 s: {state}");
+    for message in sent {
+        let status = timeout(10 * SECOND, message).await.expect("an answer").unwrap();
+        assert_eq!(status, 503);
+    }
+    assert_eq!(app.shown("/state").await["at_downstream"], 0);
+    app.downstream(json!({ "latency_ms": 20 })).await;
+    for number in 0..600 {
+        app.is_sent("bank", &to(number)).await;
+        sleep(SECOND / 10).await;
+    }
+    assert_eq!(app.shown("/state").await["institution_limits_left"], 100);
+}
+
 /// However much of it fails. What does not fit any more is told to wait.
 #[tokio::test(start_paused = true)]
 async fn a_failing_downstream_gets_no_more_than_the_lowered_limit() {
