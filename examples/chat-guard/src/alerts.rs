@@ -1,7 +1,6 @@
 //! What operators hear of: mutes and storms, in the log and at the webhook. User ids are logged at the
 //! level debug only; the webhook gets them.
 
-use example_support::logs::Throttle;
 use example_support::problem::whole_seconds;
 use example_support::webhook::{Webhook, plain};
 use message_storm::StormEvent;
@@ -11,7 +10,6 @@ use tower_sliding_window::Quota;
 
 /// Returns a hook for mutes.
 pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
-    static MUTED: Throttle = Throttle::new();
     move |event| {
         let user = String::from_utf8_lossy(event.sender.as_bytes()).into_owned();
         let (reason, lengthened) = (event.mute.reason.clone(), event.lengthened);
@@ -24,10 +22,9 @@ pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
             "remaining_seconds": seconds,
             "lengthened": lengthened,
         }));
-        MUTED.log(move |times| {
-            tracing::info!(reason, lengthened, times, "audit: muted");
-            tracing::debug!(?user, reason, "audit: muted");
-        });
+        // Each of them: it is for an audit, and a mute is rare beside the messages.
+        tracing::info!(reason, lengthened, "audit: muted");
+        tracing::debug!(?user, reason, "audit: muted");
     }
 }
 

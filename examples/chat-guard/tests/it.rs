@@ -353,6 +353,17 @@ async fn logs_name_users_at_debug_only_and_escaped() {
 }
 
 #[tokio::test]
+async fn the_log_has_each_mute() {
+    let server = start(&[]);
+    for user in ["alice", "bob", "carol"] {
+        let muted = admin(&server, "PUT", &format!("mutes/{user}"), r#"{"for": "1h"}"#).await;
+        assert_eq!(muted.status, 200);
+    }
+    let logs = server.stop();
+    assert_eq!(logs.matches("audit: muted").count(), 3, "{logs}");
+}
+
+#[tokio::test]
 async fn a_server_whose_logs_are_not_read_serves() {
     for is_read_in_the_end in [false, true] {
         let server = Server::start_logging(CHAT, "debug", &ADMIN);
