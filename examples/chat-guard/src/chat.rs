@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use speech_monitor::{Message, SpeechMonitor};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 /// How many messages are checked at the same time.
 const LANES: usize = 16;
@@ -25,7 +25,7 @@ const MOST_POSTS: usize = 10_000;
 /// How many messages are shown, and how many bytes their texts have together: an answer that nobody reads is memory.
 const SHOWN: usize = 100;
 const SHOWN_BYTES: usize = 64 * 1024;
-/// How long the checks that are left at the end may take.
+/// How long the checks and the mutes that are left at the end may take.
 const LAST_CHECKS: Duration = Duration::from_secs(10);
 
 /// Where a message is said: in a room, or to one user.
@@ -127,12 +127,18 @@ impl Chat {
         seen
     }
 
-    /// Waits until all messages are checked, but no longer than is good for a server that is to end.
+    /// Waits until all messages are checked and all mutes are reported, but no longer than is good for a server that is
+    /// to end.
     pub(crate) async fn finish(self, tasks: JoinSet<()>) {
         drop(self.lanes);
-        if timeout(LAST_CHECKS, tasks.join_all()).await.is_err() {
+        let end = Instant::now() + LAST_CHECKS;
+        if timeout_at(end, tasks.join_all()).await.is_err() {
             let messages = self.shared.waiting.load(Ordering::Relaxed);
             tracing::warn!(messages, "the end comes before these are checked");
+        }
+        // Such as one whose reply was lost, or whose operator has left.
+        if timeout_at(end, self.shared.monitor.settled()).await.is_err() {
+            tracing::warn!("the end comes before it is known whether users are muted");
         }
     }
 

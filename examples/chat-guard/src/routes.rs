@@ -24,7 +24,9 @@ const LONGEST_BODY: usize = 8 * 1024;
 /// Puts the routes together. `quota` is that of a user's messages to this server.
 pub(crate) fn routes(chat: Chat, quota: Policy) -> Router {
     let quota =
-        SlidingWindowLayer::new(quota.named("posts"), key::header(USER), MemoryStore::new());
+        SlidingWindowLayer::new(quota.named("posts"), key::header(USER), MemoryStore::new())
+            // What was not taken because too many wait does not count.
+            .cancel_if(|response| response.status() == StatusCode::SERVICE_UNAVAILABLE);
     let messages = |place: fn(String) -> Place| {
         let view = move |State(chat): State<Chat>, User(viewer): User, Named(name): Named| async move {
             Json(chat.view(&place(name), &viewer))

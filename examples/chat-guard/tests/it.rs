@@ -265,6 +265,47 @@ async fn what_is_accepted_is_checked_before_the_end() {
     assert!(server.stop().contains("audit: muted"));
 }
 
+/// The reply to the mute is lost, and Redis is asked about it in the background.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mute_whose_reply_is_lost_is_reported_before_the_end() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let server = start(&["--redis", &proxy.url(), "--rule", "events 3/1h mute 1h"]);
+    // The first one has the script loaded, so that a mute is one request.
+    for (user, dropped) in [("bob", 0), ("mallory", 1)] {
+        proxy.drop_replies_to("3 messages within", dropped);
+        for _ in 0..3 {
+            say(&server, ROOM, user, "hello").await;
+        }
+        assert_eq!(proxy.dropped(), dropped);
+    }
+    let logs = server.stop();
+    assert_eq!(logs.matches("audit: muted").count(), 2, "{logs}");
+}
+
+/// Its lane is full, with the one message in it that is being checked.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_is_not_taken_does_not_count() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let flags = ["--redis", &proxy.url(), "--response-timeout", "10m", "--quota", "300/1h"];
+    let server = start(&flags);
+    proxy.set(Fault::Stall);
+    let mut taken = 0;
+    for _ in 0..400 {
+        let answer = post(&server, ROOM, "alice", HELLO).await;
+        assert!([202, 503].contains(&answer.status.as_u16()), "{answer:?}");
+        taken += usize::from(answer.status == 202);
+    }
+    assert!((256..=257).contains(&taken), "{taken}");
+    proxy.set(Fault::None);
+    checked(&server).await;
+    for _ in taken..300 {
+        assert_eq!(post(&server, ROOM, "alice", HELLO).await.status, 202);
+    }
+    post(&server, ROOM, "alice", HELLO).await.problem(429);
+}
+
 #[tokio::test]
 async fn posting_has_a_quota_muted_or_not_and_a_room_shows_the_newest_hundred() {
     let server = start(&["--rule", "events 2/1h mute 1h", "--exempt", "bob"]);
