@@ -122,7 +122,7 @@ impl SpeechMonitor {
     ///
     /// The hook is called once when a mute is imposed, and once each time it is lengthened, in the
     /// process that checked the message. It runs before the decision is returned and should not block.
-    /// If it panics, the mute stands, a check on a runtime ends with an error, and [`SpeechMonitor::mute`] panics.
+    /// If it panics, the mute stands, and the check, or [`SpeechMonitor::mute`], ends with an error on a runtime.
     ///
     /// If a reply of the store is lost, or the caller drops the future, a background task queries the
     /// store until it replies or the mute is over, and calls the hook. The hook is not called if the
@@ -169,7 +169,10 @@ impl SpeechMonitor {
         }
         match self.judge(message, muted).await {
             Ok(None) => Ok(decision(muted)),
-            Ok(Some(mute)) => self.impose(mute).await,
+            Ok(Some(mute)) => {
+                let this = self.clone();
+                self.to_the_end(async move { this.impose(mute).await }).await
+            }
             Err(_) if !muted.is_zero() => Ok(decision(muted)),
             Err(error) => Err(error),
         }
@@ -209,17 +212,19 @@ impl SpeechMonitor {
         }))
     }
 
-    /// Mutes a sender in a task of its own, so that the mute is reported also if the caller leaves or a
-    /// reply is lost.
-    async fn impose(&self, mute: NewMute) -> Result<SpeechDecision, StoreError> {
-        let (this, imposing) = (self.clone(), self.imposing.subscribe());
+    /// Imposes a mute in a task of its own, so that it is reported also if the caller leaves.
+    async fn to_the_end<T: Send + 'static>(
+        &self,
+        mute: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let imposing = self.imposing.subscribe();
         let imposed = async move {
-            let decision = this.impose_and_report(mute).await;
+            let result = mute.await;
             drop(imposing);
-            decision
+            result
         };
         match Handle::try_current() {
-            // Without a decision only if the hook panics, or the runtime ends.
+            // Without a result only if the hook panics, or the runtime ends.
             Ok(runtime) => runtime.spawn(imposed).await.unwrap_or(Err(StoreError::Unavailable)),
             Err(_) => imposed.await,
         }
@@ -229,7 +234,7 @@ impl SpeechMonitor {
     // find a ban that was imposed for as long. A call whose reply is lost may be that one. Then the reason of
     // the ban, which has the identity of the message, tells so. If the mute was lifted meanwhile there is no
     // ban, and nothing is imposed again.
-    async fn impose_and_report(&self, mute: NewMute) -> Result<SpeechDecision, StoreError> {
+    async fn impose(&self, mute: NewMute) -> Result<SpeechDecision, StoreError> {
         let (sender, sent, muted) = (mute.sender.clone(), Instant::now(), mute.muted);
         match self.bans.impose_if_longer(sender.clone(), mute.length, &mute.reason).await {
             Ok(ban) => {
@@ -315,13 +320,16 @@ impl SpeechMonitor {
         sender: impl Into<Key>,
         duration: Duration,
     ) -> Result<Mute, StoreError> {
-        let sender = sender.into();
-        let sent = Instant::now();
-        let ban = self.bans.impose(sender.clone(), duration, MANUAL).await?;
-        if ban.is_new {
-            self.report(&sender, &ban, ban.lengthens, duration, sent).await;
-        }
-        Ok(Mute::of(&ban))
+        let (this, sender) = (self.clone(), sender.into());
+        self.to_the_end(async move {
+            let sent = Instant::now();
+            let ban = this.bans.impose(sender.clone(), duration, MANUAL).await?;
+            if ban.is_new {
+                this.report(&sender, &ban, ban.lengthens, duration, sent).await;
+            }
+            Ok(Mute::of(&ban))
+        })
+        .await
     }
 
     /// Lifts the mute of a sender and forgets the sender's messages, which would cause a new mute.

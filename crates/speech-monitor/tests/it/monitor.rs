@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use speech_monitor::{Message, Rule, SpeechMonitor};
 use test_support::recorder::RecordedMetrics;
@@ -13,6 +14,7 @@ use tower_sliding_window::{RedisStore, StoreError};
 const SENDERS: usize = 10;
 const PROCESSES: usize = 3;
 const MESSAGES: usize = 8;
+const HOUR: Duration = Duration::from_secs(3600);
 
 fn name(key: &[u8]) -> &str {
     std::str::from_utf8(key).unwrap()
@@ -156,6 +158,8 @@ async fn a_panic_of_the_hook_is_an_error_and_leaves_the_mute() {
     assert!(monitor.check(&message).await.unwrap().is_delivered());
     assert!(matches!(monitor.check(&message).await, Err(StoreError::Unavailable)));
     assert!(!monitor.check(&message).await.unwrap().is_delivered());
+    assert!(matches!(monitor.mute("bob", HOUR).await, Err(StoreError::Unavailable)));
+    assert!(monitor.mute_of("bob").await.unwrap().is_some());
     let muted = "sliding_window_mutes_total{rule=events 2/60s mute 1h}";
     assert_eq!(recorded.count(muted), 1);
 }

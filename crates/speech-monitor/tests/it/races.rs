@@ -191,6 +191,20 @@ async fn mute_is_reported_after_a_hang_up() {
 }
 
 #[tokio::test]
+async fn manual_mute_is_reported_after_a_hang_up() {
+    let two = Two::start(&["events 3/1h mute 2h"]).await;
+    two.far.mute("bob", Duration::from_secs(60)).await.unwrap();
+    two.proxy.set(Fault::Delay(DELAY));
+    let hour = Duration::from_secs(3600);
+    let left = tokio::time::timeout(DELAY / 2, two.far.mute("alice", hour)).await;
+    assert!(left.is_err(), "the reply is still under way");
+    let muted = async || two.near.mute_of("alice").await.unwrap().is_some();
+    eventually("she is muted", muted).await;
+    two.far.settled().await;
+    assert_eq!(two.events(), [(60, false), (3600, false)]);
+}
+
+#[tokio::test]
 async fn a_lost_reply_does_not_undo_an_unmute() {
     let two = Two::start(&["events 3/1h mute 2h"]).await;
     assert!(says(&two.far, "one").await && says(&two.far, "two").await);
