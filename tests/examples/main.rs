@@ -98,11 +98,12 @@ fn message_quota_loses_nothing_to_a_strange_line() {
 
 #[test]
 fn speech_monitor_mutes_the_third_of_a_kind() {
-    let input = "bob\tlunch?\nmal\tcheap gold\nmal\tCHEAP GOLD!\nmal\tc h e a p gold\nmal\thello\n";
+    let input = b"bob\tlunch?\nmal\tcheap gold\nmal\tCHEAP GOLD!\nno tab\n\xff\t\xff\nmal\tc h e a p gold\nmal\thello\n";
     let (code, lines, logs) = Program::fed(MONITOR, &[], input);
     assert_eq!(code, Some(0), "{logs}");
+    assert!(logs.contains("line 4 is skipped: write SENDER<TAB>TEXT"), "{logs}");
     let seen_by_all = lines.iter().filter(|line| line.starts_with("all see")).count();
-    assert_eq!((lines.len(), seen_by_all), (5, 3), "{lines:?}");
+    assert_eq!((lines.len(), seen_by_all), (6, 4), "{lines:?}");
     assert!(logs.contains("audit: similar 3/60s 90% mute 6h: 3 messages within 60s"), "{logs}");
 }
 

@@ -5,8 +5,7 @@
 //!   | cargo run -p speech-monitor --example speech_monitor
 //! ```
 
-use std::io::BufRead;
-
+use example_support::lines::Lines;
 use speech_monitor::{Message, Rule, SpeechDecision, SpeechMonitor};
 
 const HELP: &str = r"Reads lines SENDER<TAB>TEXT or SENDER<TAB>TEXT<TAB>PEER, and prints what the chat shows.
@@ -43,10 +42,11 @@ async fn run() -> Result<(), Error> {
     let monitor =
         SpeechMonitor::in_process(rules).on_mute(|event| eprintln!("audit: {}", event.mute.reason));
 
-    for line in std::io::stdin().lock().lines() {
-        let line = line?;
-        let Some((sender, text)) = line.split_once('\t') else {
-            eprintln!("a line is skipped: write SENDER<TAB>TEXT");
+    let mut lines = Lines::of_stdin("SENDER<TAB>TEXT");
+    while let Some((number, line)) = lines.next().await? {
+        let line = String::from_utf8_lossy(&line);
+        let Some((sender, text)) = line.trim_end_matches('\r').split_once('\t') else {
+            eprintln!("line {number} is skipped: write SENDER<TAB>TEXT");
             continue;
         };
         let (text, peer) = text.split_once('\t').map_or((text, None), |(a, b)| (a, Some(b)));
