@@ -97,6 +97,11 @@ impl Program {
         self.process.signal(name);
     }
 
+    /// Returns the ids of the processes that it has started and not waited for.
+    pub fn children(&self) -> Vec<u32> {
+        self.process.children()
+    }
+
     /// Returns how much memory it takes, in kB.
     pub fn resident_kb(&self) -> u64 {
         memory_kb(&self.process.id().to_string(), "VmRSS")

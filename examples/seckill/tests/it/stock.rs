@@ -1,10 +1,9 @@
 //! A rush for the stock, what reads of it cost Redis, and orders that are sent twice.
 
 use std::collections::HashSet;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use test_support::program::Program;
+use test_support::program::{Program, command};
 use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::fails;
 use test_support::{Redis, eventually};
@@ -170,16 +169,13 @@ fn a_sale_under_robots_is_simulated() {
 
 #[tokio::test]
 async fn a_simulation_that_is_stopped_leaves_nothing_behind() {
-    let mut simulation = Command::new(env!("CARGO_BIN_EXE_simulate"));
-    let mut simulation = simulation.args(["--server", SECKILL]).spawn().unwrap();
-    let id = simulation.id().to_string();
-    let pgrep = || Command::new("pgrep").args(["-P", &id]).output().unwrap().stdout;
-    let children = || String::from_utf8(pgrep()).unwrap().lines().map(str::to_owned).collect();
-    let are_three = async || Vec::<String>::len(&children()) == 3;
+    let flags = ["--server", SECKILL];
+    let simulation = Program::start(&mut command(env!("CARGO_BIN_EXE_simulate"), &flags));
+    let are_three = async || simulation.children().len() == 3;
     eventually("Redis and two servers run", are_three).await;
-    let children: Vec<String> = children();
-    let stopped = Command::new("kill").arg(&id).status().unwrap();
-    assert!(stopped.success() && !simulation.wait().unwrap().success());
+    let children = simulation.children();
+    simulation.signal("TERM");
+    assert!(!simulation.stopped().0.success());
     for child in children {
         // One that has ended, and that nobody has waited for, has no command line.
         let line = async || std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
