@@ -124,11 +124,7 @@ async fn redis_that_cannot_save_denies_by_what_it_has() {
     let fill = "for n = 1, 300 do redis.call('ZADD', KEYS[1], n, n) end";
     redis.run::<()>(&["EVAL", fill, "1", long]).await;
     redis.run::<()>(&["ZADD", budget, "1", &"\0".repeat(24)]).await;
-    redis.run::<()>(&["CONFIG", "SET", "save", "3600 1"]).await;
-    let [_, directory]: [String; 2] = redis.run(&["CONFIG", "GET", "dir"]).await;
-    std::fs::remove_dir_all(directory).unwrap();
-    redis.run::<()>(&["BGSAVE"]).await;
-    redis.says("persistence", "rdb_last_bgsave_status:err").await;
+    redis.cannot_save().await;
 
     let ours = limiter(user(5), &store(redis.url()).await);
     let new = ours.check("carol").await.unwrap();

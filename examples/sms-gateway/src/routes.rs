@@ -104,7 +104,10 @@ async fn change(
 ) -> Result<Json<Value>, Problem> {
     let unchanged = |error| Problem::from(error).detail(UNCHANGED);
     gateway.policies.look().await.map_err(unchanged)?;
-    let version = gateway.policies.present().await.version;
+    let way_out =
+        "Nothing was changed. Replace all of them by PUT /policies, or use a newer gateway.";
+    let present = gateway.policies.present().await.changeable();
+    let version = present.map_err(|problem| problem.detail(way_out))?.version;
     let mut document = gateway.policies.set().document();
     if !target.is_ok_and(|Path(target)| document.change(&target, limit)) {
         let title = "There is no such limit";

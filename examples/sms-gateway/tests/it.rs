@@ -153,6 +153,46 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
     assert!(!local.stop().contains("4917"), "receivers do not belong in logs at info");
 }
 
+/// As a newer gateway may write it.
+#[tokio::test]
+async fn a_document_that_cannot_be_read_is_replaced_as_a_whole_only() {
+    let redis = Redis::start().await;
+    let server = start("3/1h", &["--redis", &redis.url()]);
+    let mut newer = policies("9/1h");
+    newer["operators"] = json!({ "a": "1/1s" });
+    let text = newer.to_string();
+    redis.run::<()>(&["HSET", "sms:policies", "version", "5", "document", &text]).await;
+    let shown = async || server.ask("GET", "/policies", "").await.json();
+    eventually("it sees the version", async || shown().await["version"] == 5).await;
+    let stale = shown().await;
+    assert_eq!((&stale["stale"], &stale["policies"]["receiver"]), (&json!(true), &json!("3/1h")));
+    for method in ["PUT", "DELETE"] {
+        let refused = server.ask(method, "/policies/institutions/shop", "5/1h").await;
+        assert_eq!(refused.problem(409), "/problems/policies-not-read");
+    }
+    let kept: String = redis.run(&["HGET", "sms:policies", "document"]).await;
+    assert_eq!(kept, text);
+    assert_eq!(put(&server, "/policies", &stale.to_string()).await, 200);
+    assert_eq!(put(&server, "/policies/receiver", "4/1h").await, 200);
+    let shown = shown().await;
+    assert_eq!((&shown["stale"], &shown["policies"]["receiver"]), (&json!(false), &json!("4/1h")));
+}
+
+#[tokio::test]
+async fn it_starts_with_a_redis_that_cannot_save() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let before = start("3/1h", &["--redis", &url]);
+    assert_eq!(put(&before, "/policies/receiver", "2/1h").await, 200);
+    redis.cannot_save().await;
+    let server = start("3/1h", &["--redis", &url]);
+    receiver_is(&server, "2/1h").await;
+    assert_eq!(server.ask("GET", "/policies", "").await.json()["stale"], false);
+    assert_eq!(sent_by_both([&server, &server], ALICE).await, 2);
+    let unchanged = server.ask("PUT", "/policies/receiver", "9/1h").await;
+    assert!(unchanged.status == 503 && unchanged.body.contains("Nothing was changed"));
+}
+
 #[tokio::test]
 async fn messages_wait_on_redis_and_an_outage_ends_the_wait() {
     for (on_failure, status) in [("closed", 503), ("open", 202)] {

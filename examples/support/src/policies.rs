@@ -3,12 +3,16 @@
 use std::fmt::Display;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use ::redis::cmd;
+use axum::http::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
+
+use crate::problem::Problem;
 
 /// How often a server looks for a new version.
 const LOOK: Duration = Duration::from_secs(1);
@@ -32,8 +36,8 @@ pub trait PolicySet: Send + Sync + 'static {
 /// A document of policies that all servers with a prefix share: the one in the Redis HASH
 /// `PREFIX:policies`, which has a version. A server without Redis keeps its own.
 ///
-/// Each server looks at the version once a second. While Redis does not answer, and if a document can't
-/// be used, the policies stay as they are. A Redis that has lost the document gets it back.
+/// Each server looks at the version once a second, and reads a document that is new. While Redis does not answer,
+/// and if a document can't be used, the policies stay as they are. A Redis that has lost the document gets it back.
 pub struct SharedPolicies<S: PolicySet> {
     set: S,
     redis: Option<Hash>,
@@ -50,9 +54,23 @@ pub struct Present<D> {
     /// `None` if no operator has changed anything.
     pub document: Option<D>,
     version_of_document: u64,
-    /// Whether Redis could not be read at the last look, so that an operator may have changed something
-    /// since.
+    /// Whether an operator may have changed something that is not in force here: Redis could not be read at the last
+    /// look, or the document there can't be used.
     pub is_stale: bool,
+}
+
+impl<D> Present<D> {
+    /// Returns it for a change of a part, which keeps the rest. A 409 if the document in Redis can't be used: its rest
+    /// is not known here.
+    pub fn changeable(self) -> Result<Self, Problem> {
+        if self.version == self.version_of_document {
+            return Ok(self);
+        }
+        let title = "This server can't use the policies that are in Redis";
+        Err(Problem::new(StatusCode::CONFLICT, "policies-not-read", title)
+            .member("version", self.version)
+            .detail("Nothing was changed. Change them with a server that can, such as one that is newer."))
+    }
 }
 
 impl<S: PolicySet> SharedPolicies<S> {
@@ -81,7 +99,9 @@ impl<S: PolicySet> SharedPolicies<S> {
 
     /// Returns the document in force.
     pub async fn present(&self) -> Present<S::Document> {
-        self.state.lock().await.clone()
+        let mut present = self.state.lock().await.clone();
+        present.is_stale |= present.version != present.version_of_document;
+        present
     }
 
     /// Looks for a new version once a second, for ever. Returns at once without Redis.
@@ -116,10 +136,13 @@ impl<S: PolicySet> SharedPolicies<S> {
         redis: &Hash,
         state: &mut Present<S::Document>,
     ) -> Result<(), StoreError> {
-        let (found, text) = redis.read().await?;
-        if found == state.version {
+        let version = redis.version().await?;
+        // A Redis that can't write, such as one that can't save its data, is read all the same.
+        let _ = redis.renew().await;
+        if version == state.version {
             return Ok(());
         }
+        let (found, text) = redis.read().await?;
         // A server that had not seen the newest policies may have put older ones there.
         let version = state.version_of_document;
         if let (true, Some(document)) = (found < version, &state.document) {
@@ -132,6 +155,7 @@ impl<S: PolicySet> SharedPolicies<S> {
         }
         state.version = found;
         match serde_json::from_slice(&text) {
+            _ if found == 0 => {}
             Ok(document) => self.apply(found, document, state),
             Err(error) => not_usable(found, &error),
         }
@@ -191,14 +215,24 @@ struct Hash {
 }
 
 impl Hash {
-    /// Returns the version, which is 0 if there is no document, and the document.
+    /// Returns the version, which is 0 if there is no document.
+    async fn version(&self) -> Result<u64, StoreError> {
+        let version: Option<u64> =
+            self.commands.query(cmd("HGET").arg(&self.key).arg("version")).await?;
+        Ok(version.unwrap_or(0))
+    }
+
+    /// Returns the version and the document.
     async fn read(&self) -> Result<(u64, Vec<u8>), StoreError> {
-        let mut look = ::redis::pipe();
-        look.pexpire(&self.key, TTL_MS as i64).ignore();
-        look.cmd("HMGET").arg(&self.key).arg("version").arg("document");
-        let ((version, text),): ((Option<u64>, Option<Vec<u8>>),) =
-            self.commands.pipeline(&look).await?;
+        let mut read = cmd("HMGET");
+        read.arg(&self.key).arg("version").arg("document");
+        let (version, text): (Option<u64>, Option<Vec<u8>>) = self.commands.query(&read).await?;
         Ok((version.unwrap_or(0), text.unwrap_or_default()))
+    }
+
+    /// Has the document kept for as long again.
+    async fn renew(&self) -> Result<(), StoreError> {
+        self.commands.query(cmd("PEXPIRE").arg(&self.key).arg(TTL_MS)).await
     }
 
     /// Returns whether the document was replaced, and the version that it has now.
@@ -277,9 +311,29 @@ mod tests {
             redis.run::<()>(&hset).await;
             server.look().await.unwrap();
             assert_eq!(limit(&server), 7, "{document}");
+            let present = server.present().await;
+            assert!(present.is_stale && present.changeable().is_err(), "{document}");
             // No operator was faster than the one who replaces it.
             version = server.put(7, server.present().await.version).await.unwrap();
+            let present = server.present().await;
+            assert!(!present.is_stale && present.changeable().is_ok());
         }
+    }
+
+    #[tokio::test]
+    async fn a_look_reads_no_more_than_the_version_and_renews_the_ttl() {
+        let redis = Redis::start().await;
+        let (one, two) = (server(&redis).await, server(&redis).await);
+        one.put(7, 0).await.unwrap();
+        for _ in 0..10 {
+            redis.run::<()>(&["PEXPIRE", "shop:policies", "60000"]).await;
+            one.look().await.unwrap();
+            two.look().await.unwrap();
+            assert!(redis.run::<u64>(&["PTTL", "shop:policies"]).await > 60_000);
+        }
+        assert_eq!((limit(&two), redis.call_count("hmget").await), (7, 1));
+        redis.cannot_save().await;
+        assert_eq!(limit(&server(&redis).await), 7);
     }
 
     #[tokio::test]

@@ -125,6 +125,14 @@ impl Redis {
         eventually(text, async || info().await.contains(text)).await;
     }
 
+    /// Has the server fail to save its data, so that it refuses all writes as `MISCONF`.
+    pub async fn cannot_save(&self) {
+        self.run::<()>(&["CONFIG", "SET", "save", "3600 1"]).await;
+        std::fs::remove_dir_all(self.directory.path()).unwrap();
+        self.run::<()>(&["BGSAVE"]).await;
+        self.says("persistence", "rdb_last_bgsave_status:err").await;
+    }
+
     /// Keeps the server busy with an endless script, until it is killed.
     pub async fn keep_busy(&self) -> JoinHandle<()> {
         let client = Client::open(self.url()).unwrap();

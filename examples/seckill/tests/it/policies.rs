@@ -68,6 +68,22 @@ async fn quotas_change_on_every_server() {
     has_quotas(&newest, "3/60s").await;
 }
 
+/// As a newer server may write them.
+#[tokio::test]
+async fn quotas_that_cannot_be_read_are_not_overwritten() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &ADMIN);
+    let newer = r#"{"user":{"quotas":"9/1h"}}"#;
+    redis.run::<()>(&["HSET", "seckill:policies", "version", "5", "document", newer]).await;
+    for method in ["PUT", "DELETE"] {
+        let refused = server.ask(method, "/admin/policies/user", r#"{"quotas": "5/60s"}"#).await;
+        assert_eq!(refused.problem(409), "/problems/policies-not-read");
+    }
+    assert_eq!(redis.run::<String>(&["HGET", "seckill:policies", "document"]).await, newer);
+    let shown = server.ask("GET", "/admin/policies", "").await.json();
+    assert_eq!((&shown["stale"], &shown["version"]), (&json!(true), &json!(5)));
+}
+
 #[tokio::test]
 async fn malformed_quotas_change_nothing() {
     let server = &alone(&[&ADMIN[..], &["--ip-quota", "off"]].concat());
