@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
@@ -15,6 +15,7 @@ use serde::Serialize;
 use tokio::sync::mpsc::{self, Receiver, Sender};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use uuid::Uuid;
 
 use crate::logs::Throttle;
 
@@ -35,7 +36,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1
 #[derive(Args)]
 pub struct WebhookFlags {
     /// Sends each alert to this URL too, as JSON by POST: http://HOST[:PORT]/PATH. An alert that is not
-    /// taken is sent up to five times. Of a flood of alerts the first ones are sent, and the others
+    /// taken is sent up to five times, with one `time` and one `Idempotency-Key`. Of a flood of alerts the first ones are sent, and the others
     /// counted in the log.
     // Text here, so that an error of clap, which repeats the value, can't show the path: it often is
     // a secret.
@@ -73,8 +74,13 @@ struct Queue {
     unsent: watch::Sender<()>,
 }
 
-/// An alert, and a receiver that it has until it is sent or given up.
-type Alert = (Bytes, watch::Receiver<()>);
+struct Alert {
+    /// The same each time that the alert is sent.
+    key: HeaderValue,
+    body: Bytes,
+    /// Until the alert is sent or given up.
+    _unsent: watch::Receiver<()>,
+}
 
 impl Webhook {
     /// Begins to send to the URL of the flags. Sends nothing if there is none.
@@ -86,10 +92,18 @@ impl Webhook {
         Ok(Self(Some(Queue { alerts, left_out, unsent: watch::Sender::default() })))
     }
 
-    /// Sends an alert as JSON, soon.
+    /// Sends an alert as JSON, soon. A `time` is added to its members: now, in seconds of the Unix epoch.
+    ///
+    /// A receiver that is slow to respond gets it again, with the same time and the same header `Idempotency-Key`: a
+    /// UUID in quotes, as in the draft of the IETF.
     pub fn send(&self, alert: &impl Serialize) {
-        let (Some(queue), Ok(alert)) = (&self.0, serde_json::to_vec(alert)) else { return };
-        if queue.alerts.try_send((alert.into(), queue.unsent.subscribe())).is_err() {
+        let (Some(queue), Ok(mut alert)) = (&self.0, serde_json::to_value(alert)) else { return };
+        if let Some(members) = alert.as_object_mut() {
+            members.insert("time".to_owned(), unix_seconds().into());
+        }
+        let Ok(key) = HeaderValue::try_from(format!("\"{}\"", Uuid::new_v4())) else { return };
+        let (body, _unsent) = (alert.to_string().into(), queue.unsent.subscribe());
+        if queue.alerts.try_send(Alert { key, body, _unsent }).is_err() {
             queue.left_out.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -105,10 +119,14 @@ impl Webhook {
     }
 }
 
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
 async fn deliver_all(mut queue: Receiver<Alert>, url: Uri, left_out: Arc<AtomicU64>) {
     let client = Client::builder(TokioExecutor::new()).build_http();
-    while let Some((alert, _unsent)) = queue.recv().await {
-        deliver(&client, &url, alert, &left_out).await;
+    while let Some(alert) = queue.recv().await {
+        deliver(&client, &url, &alert, &left_out).await;
     }
 }
 
@@ -116,15 +134,16 @@ async fn deliver_all(mut queue: Receiver<Alert>, url: Uri, left_out: Arc<AtomicU
 async fn deliver(
     client: &Client<HttpConnector, Body>,
     url: &Uri,
-    alert: Bytes,
+    alert: &Alert,
     left_out: &AtomicU64,
 ) {
     static FAILED: Throttle = Throttle::new();
     let mut wait = FIRST_RETRY;
     for attempt in 1..=ATTEMPTS {
-        let mut request = Request::new(Body::from(alert.clone()));
+        let mut request = Request::new(Body::from(alert.body.clone()));
         (*request.method_mut(), *request.uri_mut()) = (Method::POST, url.clone());
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        request.headers_mut().insert("idempotency-key", alert.key.clone());
         let result = timeout(PATIENCE, client.request(request)).await;
         // All of a flood came meanwhile.
         let times = left_out.swap(0, Ordering::Relaxed);
@@ -151,7 +170,7 @@ async fn deliver(
 mod tests {
     use std::sync::Mutex;
 
-    use axum::http::StatusCode;
+    use axum::http::{HeaderMap, StatusCode};
     use axum::routing::post;
     use axum::{Json, Router};
     use serde_json::{Value, json};
@@ -160,25 +179,45 @@ mod tests {
     use crate::lock;
 
     type Taken = Arc<Mutex<Vec<Value>>>;
+    type Keys = Arc<Mutex<Vec<String>>>;
 
     /// Begins to send to a server that responds with these statuses, and then with 200.
-    async fn receiver(statuses: Vec<u16>) -> (Webhook, Taken) {
-        let (taken, statuses) = (Taken::default(), Mutex::new(statuses.into_iter()));
-        let (seen, statuses) = (Arc::clone(&taken), Arc::new(statuses));
-        let take = async move |Json(alert): Json<Value>| {
+    async fn receiver(statuses: Vec<u16>) -> (Webhook, Taken, Keys) {
+        let (taken, keys) = (Taken::default(), Keys::default());
+        let statuses = Arc::new(Mutex::new(statuses.into_iter()));
+        let (seen, seen_keys) = (Arc::clone(&taken), Arc::clone(&keys));
+        let take = async move |headers: HeaderMap, Json(alert): Json<Value>| {
             lock(&seen).push(alert);
+            let key = headers.get("idempotency-key").map(HeaderValue::to_str);
+            lock(&seen_keys).push(key.unwrap().unwrap().to_owned());
             StatusCode::from_u16(lock(&statuses).next().unwrap_or(200)).unwrap()
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/hook", listener.local_addr().unwrap());
         let app = Router::new().route("/hook", post(take));
         tokio::spawn(async move { axum::serve(listener, app).await });
-        (Webhook::new(&WebhookFlags { alert_webhook: Some(url) }).unwrap(), taken)
+        (Webhook::new(&WebhookFlags { alert_webhook: Some(url) }).unwrap(), taken, keys)
+    }
+
+    /// One that takes an alert and is too slow, or fails, to say so gets it again.
+    #[tokio::test]
+    async fn copies_of_an_alert_have_one_key_and_one_time() {
+        let (webhook, taken, keys) = receiver(vec![500, 500, 200, 500]).await;
+        webhook.send(&json!({ "alert": "begun" }));
+        webhook.send(&json!({ "alert": "over" }));
+        webhook.flush().await;
+        let (taken, keys) = (lock(&taken), lock(&keys));
+        let copies = taken.iter().zip(&*keys).collect::<Vec<_>>();
+        assert!(copies.len() == 5 && copies[0] == copies[1] && copies[1] == copies[2]);
+        assert!(copies[3] == copies[4] && keys[3] != keys[0], "{keys:?}");
+        assert_eq!(keys[0].trim_matches('"').len(), 36);
+        let age = unix_seconds() - taken[0]["time"].as_u64().unwrap();
+        assert!(age < 60 && taken[0]["alert"] == "begun", "{taken:?}");
     }
 
     #[tokio::test]
     async fn an_alert_is_sent_until_it_is_taken() {
-        let (webhook, taken) = receiver(vec![500, 429, 200, 200, 404, 500, 500, 500, 500]).await;
+        let (webhook, taken, _) = receiver(vec![500, 429, 200, 200, 404, 500, 500, 500, 500]).await;
         (1..=4).for_each(|alert| webhook.send(&json!(alert)));
         webhook.flush().await;
         assert_eq!(*lock(&taken), [1, 1, 1, 2, 3, 3, 3, 3, 3, 4]);
@@ -186,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_flood_of_alerts_is_bounded() {
-        let (webhook, taken) = receiver(vec![]).await;
+        let (webhook, taken, _) = receiver(vec![]).await;
         (0..1000).for_each(|number| webhook.send(&json!(number)));
         webhook.flush().await;
         assert_eq!(*lock(&taken), (0..KEPT).map(Value::from).collect::<Vec<_>>());
