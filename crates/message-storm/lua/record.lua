@@ -22,15 +22,14 @@
   Reply:
     REPLY[1] unix_us (microseconds of the Unix epoch): the time of the reply
     REPLY[2] count (messages): how many are in the window, at most cap
-    REPLY[3] known (0 or 1): 1 if the message was in the log already
-    REPLY[4] look_us (microseconds): when a storm can start or end if no message comes; 0 if none can
-    REPLY[5] storm (array): empty if no storm goes on; else
+    REPLY[3] look_us (microseconds): when a storm can start or end if no message comes; 0 if none can
+    REPLY[4] storm (array): empty if no storm goes on; else
       age_us (microseconds): how long it has gone on
       peak (messages): its highest count
-    REPLY[6] started (array): empty unless this call started a storm; else
+    REPLY[5] started (array): empty unless this call started a storm; else
       ago_us (microseconds): how long ago it started
       count (messages): the count at its start
-    REPLY[7] ended (array): empty unless this call ended a storm; else
+    REPLY[6] ended (array): empty unless this call ended a storm; else
       ago_us (microseconds): how long ago it ended
       lasted_us (microseconds): how long it lasted
       peak (messages): its highest count
@@ -93,13 +92,12 @@ if expired > 0 then
   expired = expired - call('ZREMRANGEBYRANK', log, 0, math.min(expired, most_expired) - 1)
 end
 
-local added, known = false, 0
+local added = false
 if message then
   if expired > 0 and tonumber(call('ZSCORE', log, message) or now_us) <= now_us - window_us then
     expired = expired - call('ZREM', log, message)
   end
   added = call('ZADD', log, 'NX', now_us, message) == 1
-  known = added and 0 or 1
 end
 local count = call('ZCARD', log) - expired
 if added then
@@ -159,4 +157,4 @@ if held.end_call == call_id then
   local lasted_us = held.until_us - held.ended_since_us
   ended = { now_us - held.until_us, lasted_us, tonumber(held.ended_peak) }
 end
-return { unix_us, count, known, look_us, storm, started, ended }
+return { unix_us, count, look_us, storm, started, ended }

@@ -144,9 +144,6 @@ pub struct Reading {
     pub count: u32,
     /// Whether the count has reached the cap, so that there may have been more messages.
     pub is_saturated: bool,
-    /// Whether the message was already in the window and was not counted again. Also true if this very call has counted
-    /// it, and was sent again because its reply was lost: it does not tell whether a message was handled before.
-    pub is_repeated: bool,
     /// The current storm.
     pub storm: Option<Storm>,
     /// The events that this call caused, the earliest first. No other call returns them. The hook of
@@ -241,8 +238,6 @@ pub(crate) struct Outcome {
     pub(crate) at: SystemTime,
     /// How many messages are in the window, at most the rule's cap.
     pub(crate) count: u32,
-    /// Whether the message was already recorded.
-    pub(crate) is_repeated: bool,
     /// After how long a storm could start or end without further messages. Zero if none can.
     pub(crate) recheck_us: u64,
     /// How long the current storm has lasted, and its highest count.
@@ -327,7 +322,7 @@ impl Shared {
             let after = Duration::from_micros(outcome.recheck_us);
             self.check_later(Check::new(group.clone(), None), after, Some(watched));
         }
-        let &Outcome { count, is_repeated, storm, .. } = outcome;
+        let &Outcome { count, storm, .. } = outcome;
         let events = outcome.events(group);
         for event in &events {
             let name = self.rule.name().to_owned();
@@ -341,7 +336,7 @@ impl Shared {
             }
         }
         let storm = storm.map(|(us, peak)| Storm { lasted: Duration::from_micros(us), peak });
-        Reading { count, is_saturated: count >= self.rule.cap, is_repeated, storm, events }
+        Reading { count, is_saturated: count >= self.rule.cap, storm, events }
     }
 
     /// Makes a check after a pause, and again with the same id until the store answers, in a task. A call that was lost,

@@ -139,7 +139,9 @@ impl Group {
             (self.storm, self.ended_us) = (None, Some(over_us));
         }
         self.expire(now_us, rule.window_us());
-        let is_added = check.message.as_ref().is_some_and(|id| self.add(now_us, id, rule.cap));
+        if let Some(id) = &check.message {
+            self.add(now_us, id, rule.cap);
+        }
         let count = self.entries.len() as u32;
 
         let cool_us = self.cool_until_us(rule).saturating_sub(now_us);
@@ -158,22 +160,19 @@ impl Group {
             None => 0,
         };
         let storm = self.storm.map(|(since_us, peak)| (now_us - since_us, peak));
-        let is_repeated = check.message.is_some() && !is_added;
         let started = starts.then_some((0, count));
-        Outcome { at: SystemTime::now(), count, is_repeated, recheck_us, storm, started, ended }
+        Outcome { at: SystemTime::now(), count, recheck_us, storm, started, ended }
     }
 
-    /// Adds a message unless it is present, and drops the oldest above the cap. Returns whether it was
-    /// added.
-    fn add(&mut self, now_us: u64, id: &Key, cap: u32) -> bool {
+    /// Adds a message unless it is present, and drops the oldest above the cap.
+    fn add(&mut self, now_us: u64, id: &Key, cap: u32) {
         if !self.ids.insert(id.clone()) {
-            return false;
+            return;
         }
         self.entries.push_back((now_us, id.clone()));
         if self.entries.len() > cap as usize {
             self.drop_oldest();
         }
-        true
     }
 
     fn expire(&mut self, now_us: u64, window_us: u64) {

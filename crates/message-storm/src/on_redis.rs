@@ -17,7 +17,7 @@ pub(crate) struct OnRedis {
 }
 
 /// The reply of `record.lua`. A list has no row of numbers, or one.
-type Reply = (u64, u32, bool, u64, Vec<(u64, u32)>, Vec<(u64, u32)>, Vec<(u64, u64, u32)>);
+type Reply = (u64, u32, u64, Vec<(u64, u32)>, Vec<(u64, u32)>, Vec<(u64, u64, u32)>);
 
 impl OnRedis {
     /// Takes the connection of a store. `edit` changes the text of the script, for tests.
@@ -39,11 +39,11 @@ impl OnRedis {
         let (window_us, cool_down_us) = (rule.window_us(), micros(rule.cool_down));
         let message = check.message.as_ref().map(Key::as_bytes);
         let arguments = (&check.call.as_bytes()[..], window_us, counts, cool_down_us, message);
-        let (now_us, count, is_repeated, recheck_us, storm, started, ended): Reply =
+        let (now_us, count, recheck_us, storm, started, ended): Reply =
             self.commands.script(&self.record, &keys[..], arguments).await?;
         let at = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us);
         let (storm, started) = (storm.first().copied(), started.first().copied());
         let ended = ended.first().copied();
-        Ok(Outcome { at, count, is_repeated, recheck_us, storm, started, ended })
+        Ok(Outcome { at, count, recheck_us, storm, started, ended })
     }
 }

@@ -52,7 +52,7 @@ async fn lost_start_reply_is_reported_once() {
         assert_eq!(behind.starts(1).await, [true]);
         // Delivered again, as a queue would: it is not reported again.
         let again = behind.watched.detector.record("lobby", "5").await.unwrap();
-        assert_eq!((again.count, again.is_repeated, again.events.len()), (6, true, 0));
+        assert_eq!((again.count, again.events.len()), (6, 0));
         behind.record(6..9).await;
         assert_eq!(behind.starts(1).await, [true], "{lost} lost");
         behind.redis.has_entries("tsw:{=lobby}:default:5/1h:storm:log", 9).await;
