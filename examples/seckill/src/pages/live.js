@@ -141,7 +141,7 @@ const forms = new Map();
 function showPolicies({ policies, stale }) {
   for (const { name, quotas } of policies) {
     const now = forms.get(name) ?? addForm(name, quotas);
-    now.textContent = `In force: ${quotas}${stale ? " (Redis can't be read: maybe not on every server)" : ""}`;
+    now.textContent = `In force: ${quotas}${stale ? " (what is in Redis can't be read: maybe not on every server)" : ""}`;
   }
 }
 
