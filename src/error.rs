@@ -41,11 +41,11 @@ pub enum StoreError {
     #[error("there is no connection to the store: no request is sent until it replies")]
     Unavailable,
     /// The store has more to do than it can. The request has waited for a second, or too many waited already, and it
-    /// was not sent.
+    /// was not decided.
     ///
     /// This is no outage: the store decides, and a local decision would be one too many. So the
     /// request is refused unless its failure policy is `Open`.
-    #[error("the store is overloaded: the request was not sent")]
+    #[error("the store is overloaded: the request was not decided")]
     Overloaded,
     /// The store failed, and a part of it may have counted the request: some of the logs, if they
     /// are on several servers, or some of the commands of a pipeline.

@@ -56,7 +56,7 @@
       for each request:
         state (-2 to 2): 1 if it is admitted, 0 if it is denied, 2 if it was recorded earlier;
           -1 if Redis can't use one of its keys, which concerns no other request, and -2 if so many entries
-          have left a budget that the request has to be sent again: then the rest is missing
+          have left a budget that the request has to be sent again, unless another log denies it: then the rest is missing
         for each quota:
           remaining (places): how many are free after the decision
           wait_us (microseconds): the time until the request fits; 0 if it fits
@@ -78,7 +78,7 @@
     a budget it removes at most 1,000, and the wait of a denial reads at most 4,096: if these are not enough, it
     is the time until all have left. After requests that have read or removed 1,000 entries in all, those that
     follow in the call remove from a log of more than 256 entries only as many as they add, and get -2 if they would
-    have to read more than 32 of a budget.
+    have to read 32 or more of a budget.
   TTL: a log expires kept_us and a second after its newest entry. Strikes expire within_us and a
     second after the last one, a ban record a second after the ban, its levels and the episode are
     over. None of these becomes shorter.
@@ -343,10 +343,14 @@ while key <= #KEYS do
         elseif entries > 0 and window_us ~= kept_us then
           used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
         end
-        if used + needed > limit then
+        local was_cut = is_cut
+        if counts == 3 and is_cut then
+          -- The sum is too high. A denial by another log stands, as if this one were empty.
+          used = 0
+        elseif used + needed > limit then
           wait_us = window_us
-          if needed > limit or is_cut then
-            -- It never fits, or the sum is too high and the request has to be sent again.
+          if needed > limit then
+            -- It never fits.
           elseif counts == 3 then
             wait_us = wait_of(k, window_us, used + needed - limit)
           else
@@ -360,17 +364,17 @@ while key <= #KEYS do
             end
             wait_us = at_us + window_us - now_us
           end
-          state, full_us = 0, full_us or {}
-          full_us[k] = math.max(full_us[k] or 0, window_us)
+          if is_cut and not was_cut then
+            used, wait_us = 0, 0
+          else
+            state, full_us = 0, full_us or {}
+            full_us[k] = math.max(full_us[k] or 0, window_us)
+          end
         end
         numbers[n + 1], numbers[n + 2] = used < limit and limit - used or 0, wait_us
         n = n + (wants_reset and 3 or 2)
       end
       at = last + 1 + shape[at + 3]
-    end
-
-    if is_cut then
-      state, is_cut = state >= 0 and -2 or state, nil
     end
 
     -- With one log that is no budget, and no penalty, an admission finds out by adding its entry.
@@ -439,6 +443,10 @@ while key <= #KEYS do
         end
         k = k + 1
       end
+    end
+
+    if is_cut then
+      state, is_cut = (state ~= 1 or recorded_us) and state or -2, nil
     end
 
     local is_added, slot = state == 1 and not recorded_us and mode ~= peek, first + 1

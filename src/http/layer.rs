@@ -542,7 +542,7 @@ impl SlidingWindowLayer {
     /// expects a `Response` and finds the `IntoResponse` of a closure (E0308), enable the feature `axum`.
     ///
     /// The layer adds `Retry-After` and the fields of [`headers`](Self::headers) unless the response
-    /// has them. To a gRPC request it sends the response of the closure only if the content type of
+    /// has them, or is a redirection. To a gRPC request it sends the response of the closure only if the content type of
     /// that begins with `application/grpc`, because a gRPC client can read no other. Otherwise it
     /// sends the default one.
     ///

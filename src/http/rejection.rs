@@ -45,7 +45,7 @@ pub enum Rejection {
     },
     /// The store could not decide: 503. Or no store could ever admit the request: 429. Or a policy counts
     /// distinct values and the rule has none, [`StoreError::NoValue`], or a request costs more than 1 without a budget,
-    /// [`StoreError::NoBudget`]: 500.
+    /// [`StoreError::NoBudget`], or the store has no support for a policy, [`StoreError::Unsupported`]: 500.
     StoreFailed(StoreError),
 }
 
@@ -124,7 +124,7 @@ impl Rejection {
     /// | `InvalidKey` | 400 | 3, `INVALID_ARGUMENT` |
     /// | `KeyNotProvided` | 500 | 13, `INTERNAL` |
     /// | `StoreFailed`: the store could not decide | 503 | 14, `UNAVAILABLE` |
-    /// | `StoreFailed`: a request without the value or the budget for its policies | 500 | 13, `INTERNAL` |
+    /// | `StoreFailed`: a request without the value or the budget for its policies, or a policy that the store does not support | 500 | 13, `INTERNAL` |
     /// | `StoreFailed`: a cost that no store admits | 429 | 8, `RESOURCE_EXHAUSTED`, with -1 as the pushback |
     ///
     /// A status that was set with [`on_ban`](super::SlidingWindowLayer::on_ban) or

@@ -236,10 +236,12 @@ impl CircuitBreaker {
             return Ok(ready);
         }
         self.connect_if_idle();
-        let mut states = self.state.subscribe();
+        let (began, mut states) = (Instant::now(), self.state.subscribe());
         let tried = states.wait_for(|state| !state.is_connecting());
         let state = timeout(self.response_timeout, tried).await;
         let ready = state.ok().and_then(Result::ok).and_then(|state| state.ready());
+        // A call at rest with its runtime is not sent late: others may have done since what would undo it.
+        let ready = ready.filter(|_| began.elapsed() < self.response_timeout.saturating_mul(2));
         if ready.is_none() {
             // A program that waits for each check by `block_on` gives the task that connects no other time.
             yield_now().await;

@@ -1,6 +1,6 @@
 //! [`Connector`]: makes connections to a server, and finds out whether it still has its data.
 
-use redis::{Client, Pipeline, RedisError, RedisResult};
+use redis::{Client, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind};
 use uuid::Uuid;
 
 use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
@@ -27,7 +27,9 @@ impl Connector {
         };
         let pinged = within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await;
         // One that can't save its data refuses a PING as a write, and still has what denies.
-        pinged.or_else(|error| if is_unsaved(Some(&error)) { Ok(()) } else { Err(error) })?;
+        if !is_unsaved(&pinged) {
+            pinged.clone()?;
+        }
         let mut commands = redis::pipe();
         let scripts = Scripts::shipped();
         for script in [&scripts.admit, &scripts.reconcile] {
@@ -38,6 +40,9 @@ impl Connector {
         // does not reply, as one whose writes are paused, decides nothing.
         let replies = query_mark(&mut commands, mark, "all", &mut connection);
         let (mark, info) = within(STEP_TIMEOUT, replies).await?;
+        if is_replica(&info) {
+            pinged?;
+        }
         if let (Some(memory), Some(policy)) =
             (value(&info, "maxmemory"), value(&info, "maxmemory_policy"))
             && memory != "0"
@@ -108,16 +113,28 @@ async fn query_mark(
     type Mark = RedisResult<Option<String>>;
     let (renewed, mark, info): (Mark, Mark, RedisResult<String>) =
         commands.query_async(connection).await?;
-    // One that can't save its data renews nothing. Other errors say that this is not the master.
-    let mark = if is_unsaved(renewed.as_ref().err()) { mark } else { renewed };
     let info = info.unwrap_or_default();
+    // One that can't save its data renews nothing. Other errors say that this is not the master, but a replica that can't
+    // save does not.
+    let mark = match is_unsaved(&renewed) {
+        true if is_replica(&info) => Err(RedisError::from((
+            ErrorKind::Server(ServerErrorKind::ReadOnly),
+            "a replica that can't save its data",
+        ))),
+        true => mark,
+        false => renewed,
+    };
     let history = value(&info, "master_replid").unwrap_or_default();
     Ok((mark.map(|mark| format!("{} {history}", mark.unwrap_or_default())), info))
 }
 
 /// Returns whether a server has refused a write because it can't save its data.
-fn is_unsaved(error: Option<&RedisError>) -> bool {
-    error.and_then(RedisError::code) == Some("MISCONF")
+fn is_unsaved<T>(reply: &RedisResult<T>) -> bool {
+    reply.as_ref().err().and_then(RedisError::code) == Some("MISCONF")
+}
+
+fn is_replica(info: &str) -> bool {
+    value(info, "role") == Some("slave")
 }
 
 /// Returns a value that `INFO` names.

@@ -283,8 +283,11 @@ impl RedisStore {
         let inner = &*self.0;
         match inner.check_once(check.clone(), Mode::New).await {
             Err(error) if error.may_have_counted() => {
-                // A renewal gives no place back because it meets an overload.
-                let renews = check.logs.iter().all(|log| log.policy.counts() == Counts::InFlight);
+                // A request in flight that renews its place does not lose it by an overload.
+                let renews = check.logs.iter().all(|log| {
+                    log.policy.counts() == Counts::InFlight
+                        && inner.local.cost_of(log, check.id).is_some()
+                });
                 let again = async {
                     // The next connection may be to a Redis that has lost what fills the logs.
                     self.make_good(&check).await?;
@@ -448,9 +451,10 @@ impl Inner {
 
     async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
         // Once, unless so many entries have left a budget that a call counts out only some of them.
-        let began = Instant::now();
+        let (began, mut turns) = (Instant::now(), 0);
         loop {
-            let request = CheckRequest { check: check.clone(), mode };
+            let request = CheckRequest { check: check.clone(), mode, turns };
+            turns += 1;
             if let Some(outcome) = self.checks.send(request, Instant::now()).await? {
                 return Ok(outcome);
             }

@@ -148,6 +148,25 @@ async fn redis_that_cannot_save_denies_by_what_it_has() {
     assert_eq!((has_room.is_admitted(), has_room.decided_by()), (true, DecidedBy::LocalLog));
 }
 
+/// A replica that can't save says so, and not that it is one.
+#[tokio::test]
+async fn replica_that_cannot_save_does_not_decide() {
+    let redis = Redis::start().await;
+    let master = redis.start_replica().await;
+    let [ours, theirs] = [store(redis.url()).await, store(redis.url()).await];
+    let [ours, theirs] = [ours, theirs].map(|store| limiter(user(5), &store));
+    for _ in 0..5 {
+        assert!(admit(&theirs, "alice").await);
+    }
+    assert!(!admit(&ours, "alice").await, "what denies is there");
+    redis.cannot_save().await;
+    // It keeps its data, for the new master has the same.
+    master.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    redis.run::<()>(&["REPLICAOF", "127.0.0.1", &master.port().to_string()]).await;
+    let is_left = async || ours.check("alice").await.unwrap().decided_by() == DecidedBy::LocalLog;
+    eventually("it is left", is_left).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn high_costs_are_written_back() {
     let redis = Redis::start().await;

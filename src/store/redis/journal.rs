@@ -98,9 +98,9 @@ impl Journal {
     /// `response_timeout` is that of the calls.
     pub(super) fn new(capacity: usize, response_timeout: Duration) -> Self {
         let state = State {
-            // Of two calls, each of which waits for its turn and may be sent twice.
+            // Of two calls, each of which waits for its turn and a connection, and may be sent twice.
             longest_write: response_timeout
-                .saturating_mul(4)
+                .saturating_mul(6)
                 .saturating_add(Duration::from_secs(3)),
             logs: HashMap::default(),
             requests: 0,

@@ -1,5 +1,6 @@
 //! The requests to the scripts for limits and bans, and their replies.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,6 +56,8 @@ fn entry(log: &LogId, id: Uuid, initial: u32) -> SmallVec<[u8; 24]> {
 pub(super) struct CheckRequest {
     pub(super) check: Arc<Check>,
     pub(super) mode: Mode,
+    /// How often it was sent before, because so much had left a budget.
+    pub(super) turns: u32,
 }
 
 impl CheckRequest {
@@ -142,8 +145,8 @@ impl BatchedRequest for CheckRequest {
     /// `None` if the check has to be sent again.
     type Reply = Option<Outcome>;
 
-    /// The policies and costs of its logs.
-    type Shape = (Mode, bool, SmallVec<[(usize, u32); 4]>);
+    /// The policies and costs of its logs. What was sent before comes first, so that the script has read nothing else by then.
+    type Shape = (Reverse<u32>, Mode, bool, SmallVec<[(usize, u32); 4]>);
 
     fn script(scripts: &'static Scripts) -> &'static Script {
         &scripts.admit
@@ -160,7 +163,7 @@ impl BatchedRequest for CheckRequest {
         let logs = costs
             .map(|(log, cost)| (Arc::as_ptr(&log.policy).addr(), in_shape(log, cost)))
             .collect();
-        (self.mode, self.check.wants_reset, logs)
+        (Reverse(self.turns), self.mode, self.check.wants_reset, logs)
     }
 
     fn log(&self) -> Option<&LogId> {

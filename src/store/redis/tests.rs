@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::journal::{Origin, Request, Writer};
 use super::*;
 use crate::quota::Quota;
+use crate::redis::BatchedRequest;
 
 const LIMIT: u32 = 5;
 
@@ -54,8 +55,11 @@ impl RedisStore {
         &self,
         checks: &[Check],
     ) -> Vec<Result<Outcome, StoreError>> {
-        let request =
-            |check: &Check| CheckRequest { check: Arc::new(check.clone()), mode: Mode::New };
+        let request = |check: &Check| CheckRequest {
+            check: Arc::new(check.clone()),
+            mode: Mode::New,
+            turns: 0,
+        };
         let requests: Vec<_> = checks.iter().map(request).collect();
         let replies = self.0.checks.call(requests.iter()).await.unwrap();
         replies.into_iter().map(|reply| reply.map(|outcome| outcome.unwrap())).collect()
@@ -189,18 +193,26 @@ fn unpolled_runtime_delays_no_other() {
     other.block_on(eventually("Redis decides again", async || again().await == DecidedBy::Store));
 }
 
-/// Another runtime has written what a writer at rest has, and a request was cancelled since.
-#[test]
-fn writer_that_was_at_rest_brings_nothing_back() {
+/// Another runtime has written what a writer at rest has, and a request was cancelled since. The writer has not begun, or
+/// waits for a connection.
+fn writer_brings_nothing_back(waits: bool) {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (one, other) = (runtime(), self::runtime());
     let server = other.block_on(Redis::start());
-    let store = other.block_on(store(server.url()));
+    let proxy = other.block_on(Proxy::to(server.port()));
+    let store = RedisStore::builder().deny_cache(false).connect_lazy(proxy.url()).unwrap();
+    if waits {
+        proxy.set(Fault::Stall);
+    }
     let cancelled = check("alice");
     one.block_on(async {
         assert!(store.decide_as_in_an_outage(&cancelled));
         assert_pending!(task::spawn(store.reconcile(&cancelled.logs)).poll());
+        if waits {
+            sleep(Duration::from_millis(100)).await;
+        }
     });
+    proxy.set(Fault::None);
     let is_decided_there = async || {
         Store::admit(&store, &check("alice")).await.unwrap().decided_by == DecidedBy::Store
     };
@@ -210,6 +222,16 @@ fn writer_that_was_at_rest_brings_nothing_back() {
     assert_eq!(other.block_on(server.entries(&name("alice"))), before - 1);
     one.block_on(async { sleep(Duration::from_millis(300)).await });
     assert_eq!(other.block_on(server.entries(&name("alice"))), before - 1, "stays cancelled");
+}
+
+#[test]
+fn writer_that_was_at_rest_brings_nothing_back() {
+    writer_brings_nothing_back(false);
+}
+
+#[test]
+fn writer_that_was_at_rest_before_its_call_brings_nothing_back() {
+    writer_brings_nothing_back(true);
 }
 
 /// What comes to be written while a check waits does not concern it.
@@ -245,7 +267,7 @@ async fn burst_above_what_may_wait_is_no_outage() {
     let store = store(server.url()).await;
     let (check, now) = (Arc::new(check("alice")), Instant::now());
     let send = |now| {
-        let request = CheckRequest { check: check.clone(), mode: Mode::Peek };
+        let request = CheckRequest { check: check.clone(), mode: Mode::Peek, turns: 0 };
         store.0.checks.send(request, now)
     };
     let waiting: Vec<_> = (0..65_536).map(|_| send(now)).collect();
@@ -256,32 +278,40 @@ async fn burst_above_what_may_wait_is_no_outage() {
     drop(waiting);
 }
 
-/// The reply to a renewal is lost, and its repetition meets an overload. The request still runs.
-#[tokio::test]
-async fn renewal_that_meets_an_overload_keeps_its_place() {
-    let server = Redis::start().await;
-    let proxy = Proxy::to(server.port()).await;
-    let store = store(proxy.url()).await;
-    let policy = Policy::new("runs").quota(Quota::per_hour(1)).in_flight();
-    let running = Check::new([LogId::new(Arc::new(policy), "alice")]);
-    assert!(store.admit_one(&running).await);
+/// Sends a check whose reply is lost, and whose repetition meets an overload.
+async fn into_an_overload(store: &RedisStore, proxy: &Proxy, check: Check) -> bool {
     proxy.set(Fault::Delay(Duration::from_millis(200)));
     proxy.drop_replies_to("=alice", 1);
-    let renewed = tokio::spawn(Store::admit(&store, &running));
-    let (other, mut waiting) = (Arc::new(check("bob")), Vec::new());
-    while !renewed.is_finished() {
+    let decided = tokio::spawn(Store::admit(store, &check));
+    let (other, mut waiting) = (Arc::new(self::check("bob")), Vec::new());
+    while !decided.is_finished() {
         tokio::task::yield_now().await;
-        while waiting.len() < 65_536 || !waiting.len().is_multiple_of(2_048) {
-            let request = CheckRequest { check: other.clone(), mode: Mode::Peek };
+        for _ in 0..if waiting.len() < 65_536 { 65_536 } else { 2_048 } {
+            let request = CheckRequest { check: other.clone(), mode: Mode::Peek, turns: 0 };
             waiting.push(store.0.checks.send(request, Instant::now()));
         }
-        let request = CheckRequest { check: other.clone(), mode: Mode::Peek };
-        waiting.push(store.0.checks.send(request, Instant::now()));
     }
-    drop((renewed.await, waiting));
     proxy.set(Fault::None);
-    store.settled_journal().await;
-    assert_eq!(server.entries("tsw:{=alice}:runs:1h:in_flight").await, 1);
+    decided.await.unwrap().is_ok_and(|outcome| outcome.admitted)
+}
+
+/// It still runs. A new one has no place yet, whatever this process knows.
+#[tokio::test]
+async fn renewal_that_meets_an_overload_keeps_its_place() {
+    for is_new in [false, true] {
+        let server = Redis::start().await;
+        let proxy = Proxy::to(server.port()).await;
+        let (ours, theirs) = (store(proxy.url()).await, store(server.url()).await);
+        let policy = Policy::new("runs").quota(Quota::per_hour(1)).in_flight();
+        let log = LogId::new(Arc::new(policy), "alice");
+        let running = Check::new([log.clone()]);
+        assert!(if is_new { &theirs } else { &ours }.admit_one(&running).await);
+        let next = if is_new { Check::new([log]) } else { running };
+        let is_admitted = into_an_overload(&ours, &proxy, next).await;
+        assert!(!(is_new && is_admitted), "two run");
+        ours.settled_journal().await;
+        assert_eq!(server.entries("tsw:{=alice}:runs:1h:in_flight").await, 1);
+    }
 }
 
 #[test]
@@ -430,7 +460,7 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     server.run::<()>(&["EVAL", fill, "3", of_plain, of_costs, live]).await;
     let call = async |policy: &Arc<Policy>, key: &str, cost| {
         let check = Arc::new(Check::new([LogId::new(policy.clone(), key)]).at_cost(cost));
-        let request = || CheckRequest { check: check.clone(), mode: Mode::Peek };
+        let request = || CheckRequest { check: check.clone(), mode: Mode::Peek, turns: 0 };
         let requests: Vec<_> = (0..32).map(|_| request()).collect();
         store.0.checks.call(requests.iter()).await.unwrap()
     };
@@ -450,12 +480,16 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     server.run::<()>(&["EVAL", one_has_left, "1", "tsw:{=carol}:costs:60s:budget"]).await;
     let request = |key: &str, cost| {
         let check = Check::new([LogId::new(costs.clone(), key)]).at_cost(cost);
-        CheckRequest { check: Arc::new(check), mode: Mode::New }
+        CheckRequest { check: Arc::new(check), mode: Mode::New, turns: 0 }
     };
     let requests = [request("bob", 3_000_000_000), request("carol", 1)];
     let replies = store.0.checks.call(requests.iter()).await.unwrap();
     let admitted = replies.into_iter().map(|it| it.unwrap().map(|it| it.admitted));
     assert_eq!(admitted.collect::<Vec<_>>(), [Some(false), Some(true)]);
+    // Nor are those that are sent again behind others once more.
+    let mut again = request("carol", 1);
+    (again.turns, again.mode) = (1, Mode::Peek);
+    assert!(again.shape() < request("bob", 1).shape());
 }
 
 /// As if its Redis was overloaded: a check takes no longer than another one may wait.
@@ -475,6 +509,16 @@ async fn check_is_not_sent_again_for_longer_than_a_second() {
     proxy.set(Fault::Delay(Duration::from_millis(50)));
     let refused = Store::admit(&store, &check).await;
     assert!(matches!(refused, Err(StoreError::Overloaded)), "{:?}", refused.map(|it| it.admitted));
+    // What another log denies, or a ban, needs no sum.
+    for _ in 0..LIMIT {
+        assert!(store.admit_one(&self::check("alice")).await);
+    }
+    let banned = penalized("alice");
+    Store::impose(&store, &banned, Duration::from_secs(60), "by hand", false).await.unwrap();
+    for denies in [log("alice"), banned] {
+        let both = Check::new([check.logs[0].clone(), denies]);
+        assert!(!Store::admit(&store, &both).await.unwrap().admitted);
+    }
     proxy.set(Fault::None);
     assert!(store.admit_one(&check).await, "most of them were counted out");
     assert_eq!(server.entries(name).await, 2, "with the sums");

@@ -129,6 +129,8 @@ impl Redis {
     pub async fn cannot_save(&self) {
         self.run::<()>(&["CONFIG", "SET", "save", "3600 1"]).await;
         std::fs::remove_dir_all(self.directory.path()).unwrap();
+        // One for a replica may be under way.
+        self.says("persistence", "rdb_bgsave_in_progress:0").await;
         self.run::<()>(&["BGSAVE"]).await;
         self.says("persistence", "rdb_last_bgsave_status:err").await;
     }
