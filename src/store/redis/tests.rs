@@ -513,7 +513,7 @@ async fn check_is_not_sent_again_for_longer_than_a_second() {
     for _ in 0..LIMIT {
         assert!(store.admit_one(&self::check("alice")).await);
     }
-    let banned = penalized("alice");
+    let banned = penalized("bob");
     Store::impose(&store, &banned, Duration::from_secs(60), "by hand", false).await.unwrap();
     for denies in [log("alice"), banned] {
         let both = Check::new([check.logs[0].clone(), denies]);
