@@ -8,6 +8,9 @@ use example_support::lock;
 use tokio::time::Instant;
 use tower_sliding_window::Quota;
 
+/// How many institutions are remembered. Above that, those are forgotten that have all their tokens.
+const MOST: usize = 2000;
+
 /// Admits a number of parts in a length of time, and after a pause as many at once.
 ///
 /// An equal portion of the tokens belongs to each institution. One that needs more uses those of the others
@@ -75,6 +78,9 @@ impl Bucket {
                 (FullAt(own.0.max(now.saturating_add(whole))), all)
             }
         };
+        if filled.own.len() >= MOST {
+            filled.own.retain(|_, full_at| full_at.0 > now);
+        }
         filled.own.insert(institution.to_owned(), own);
         filled.all = all;
         Ok(())
