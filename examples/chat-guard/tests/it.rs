@@ -270,7 +270,8 @@ async fn what_is_accepted_is_checked_before_the_end() {
 async fn a_mute_whose_reply_is_lost_is_reported_before_the_end() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
-    let server = start(&["--redis", &proxy.url(), "--rule", "events 3/1h mute 1h"]);
+    let rule = ["--rule", "events 3/1h mute 1h", "--response-timeout", "2s"];
+    let server = start(&[&["--redis", &proxy.url()], &rule[..]].concat());
     // The first one has the script loaded, so that a mute is one request.
     for (user, dropped) in [("bob", 0), ("mallory", 1)] {
         proxy.drop_replies_to("3 messages within", dropped);

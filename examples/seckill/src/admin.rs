@@ -200,7 +200,9 @@ async fn change(
     let name = name.ok().map(|Path(name)| name).filter(|name| fleet.set().has(name));
     let name = name.ok_or_else(unknown_policy)?;
     fleet.look().await?;
-    let present = fleet.present().await.changeable()?;
+    let present = fleet.present().await.changeable().map_err(|problem| {
+        problem.detail("Nothing was changed. Change them at a newer server. If none runs, delete PREFIX:policies in Redis.")
+    })?;
     let mut changes: Changes = present.document.unwrap_or_default();
     match quotas {
         Some(quotas) => changes.insert(name, quotas),

@@ -236,8 +236,7 @@ impl From<StockError> for Problem {
                 NOT_REPLICATED.log(|times| {
                     tracing::warn!(%error, times, "orders, entries and payments are answered with 503: the replicas may not have them");
                 });
-                Self::new(unavailable, "not-replicated", "It is not safe yet")
-                    .retry_after(Duration::from_secs(1))
+                Self::new(unavailable, "not-replicated", "It is not safe yet").retry_after(OUTAGE)
             }
             StockError::Lost(sku) => {
                 LOST.log(|times| {

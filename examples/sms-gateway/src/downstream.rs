@@ -29,7 +29,7 @@ const SLOW: u64 = 5;
 /// What an increase adds to what is left of the thresholds, in percent.
 const INCREASE: u32 = 5;
 
-/// How the downstream did. A message that is late is a slow result before it ends, and may fail then.
+/// How the downstream did. A message that is late is a slow result before it ends.
 #[derive(Default)]
 struct Results {
     results: u64,
@@ -74,18 +74,17 @@ impl Downstream {
         let mut taken = pin!(self.take(message));
         let on_time = timeout(TARGET_LATENCY, &mut taken).await;
         {
-            // What hangs is seen now: the controller does not wait for its end.
+            // What hangs is seen now: the controller does not wait for its end. So it is slow, and no failure later.
             let recent = &mut lock(&self.0).recent;
             recent.results += 1;
             recent.slow += u64::from(on_time.is_err());
+            recent.failed += u64::from(on_time == Ok(false));
         }
         let is_taken = match on_time {
             Ok(is_taken) => is_taken,
             Err(_) => timeout(PATIENCE - TARGET_LATENCY, taken).await.unwrap_or(false),
         };
-        let state = &mut *lock(&self.0);
-        state.under_way -= 1;
-        state.recent.failed += u64::from(!is_taken);
+        lock(&self.0).under_way -= 1;
         is_taken
     }
 

@@ -67,7 +67,11 @@ impl Gateway {
         });
         // Only a panic, or the end of the program, ends the task early.
         let id = sent.await.unwrap_or(Ok(None))?;
-        id.ok_or_else(|| unavailable(SOON, "The downstream failed. The attempt counts."))
+        id.ok_or_else(|| {
+            let may_be = "The downstream failed, or did not reply in time: the message may have been sent. \
+                          The attempt counts.";
+            unavailable(SOON, may_be)
+        })
     }
 
     /// Waits for the messages whose callers have left, but no longer than is good for a server that is to end.

@@ -143,6 +143,8 @@ function set(id, textContent) {
 function render() {
   if (ends.wait && isOver(ends.wait)) [ends.wait, said] = [null, ""];
   const { act, timer = "", say } = view();
+  // What was said is of the button, which may come back for another reason.
+  if (!act) said = "";
   const waits = ends.wait && act && act !== "pay";
   set("timer", waits ? text.againIn(clock(ends.wait)) : timer);
   set("answer", (act && said) || say);

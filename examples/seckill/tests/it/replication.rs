@@ -255,7 +255,12 @@ async fn a_failover_of_a_live_master_loses_no_201() {
             sentinel.run::<()>(&["SENTINEL", "FAILOVER", MASTER]).await;
         }
         let mut sold = vec!["alice".to_owned()];
-        for number in 0..600 {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for number in 0.. {
+            if number >= 600 && sold.len() > 1 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{hangs}: no order has a 201");
             let user = format!("user-{number}");
             match server.order("iphone", &user).await.status.as_u16() {
                 201 => sold.push(user),
@@ -264,9 +269,10 @@ async fn a_failover_of_a_live_master_loses_no_201() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         until_ready(&server).await;
-        assert!(sold.len() > 1, "{hangs}: orders were tried meanwhile, and none had a 201");
-        // The new master is followed, and has what the old one had.
-        assert_eq!(server.order("iphone", "zoe").await.status, 201, "{hangs}");
+        // The new master is followed, and has what the old one had. A 503 may have ordered.
+        let is_placed =
+            async || [201, 409].contains(&server.order("iphone", "zoe").await.status.as_u16());
+        eventually("the sale goes on", is_placed).await;
         sold.push("zoe".to_owned());
         let master = new_master().await.expect("one has taken over");
         let kept: Vec<String> = master.run(&["HKEYS", "seckill:{iphone}:buyers"]).await;
