@@ -158,18 +158,23 @@ impl StoreError {
 
     /// Reports the error, as a failure of the store or as a mistake of the caller.
     pub(crate) fn report(&self) {
-        match self.retry_after() {
-            Some(_) => telemetry::store_error(self.kind(), self),
-            None => telemetry::impossible_request(self.kind(), self),
+        match self.is_mistake() {
+            true => telemetry::impossible_request(self.kind(), self),
+            false => telemetry::store_error(self.kind(), self),
         }
     }
 
     /// Reports the error, and warns the first time that a cost can never pass.
     pub(crate) fn report_once(&self, is_warned: &AtomicBool) {
         self.report();
-        if self.retry_after().is_none() && !is_warned.swap(true, Ordering::Relaxed) {
+        if self.is_mistake() && !is_warned.swap(true, Ordering::Relaxed) {
             telemetry::never_passes(self);
         }
+    }
+
+    /// Returns whether the error is a mistake of the caller, and no failure of the store.
+    pub(crate) const fn is_mistake(&self) -> bool {
+        self.retry_after().is_none()
     }
 
     /// Returns whether the request can never pass, in any store.

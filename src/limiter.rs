@@ -629,9 +629,7 @@ impl Limiter {
         let check = self.new_check(key, cost);
         check.ensure_possible()?;
         match self.store.explain(&check).await {
-            Err(error)
-                if self.on_failure == FailurePolicy::Open && error.retry_after().is_some() =>
-            {
+            Err(error) if self.on_failure == FailurePolicy::Open && !error.is_mistake() => {
                 Ok(Explanation::not_counted(&check.logs[0], cost))
             }
             explained => explained,

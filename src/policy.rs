@@ -288,7 +288,8 @@ impl Policy {
     /// however often it comes, and each admission keeps it for another window. So with `5/10m` five accounts may use an
     /// address. A sixth may once one of them has sent nothing for ten minutes.
     ///
-    /// - A value takes one place whatever the cost of its request. [`Limiter::check_cost`](crate::Limiter::check_cost) with 0 takes none.
+    /// - A value takes one place whatever the cost of its request.
+    ///   [`Limiter::check_cost`](crate::Limiter::check_cost) with 0 takes none.
     /// - A denied request leaves no value. One that is cancelled or settled afterwards does: it was seen. So may one
     ///   whose reply from Redis was lost and that was decided without Redis.
     /// - A value is kept as a hash.
@@ -331,7 +332,8 @@ impl Policy {
     ///
     /// - Nobody knows when a place comes free. A response has no `Retry-After`, and
     ///   [`Denied::has_known_wait`](crate::Denied::has_known_wait) is `false`.
-    /// - A request takes one place whatever its cost. [`Limiter::check_cost`](crate::Limiter::check_cost) with 0 takes none.
+    /// - A request takes one place whatever its cost. [`Limiter::check_cost`](crate::Limiter::check_cost) with 0
+    ///   takes none.
     /// - Denials are not repeated from memory. On Redis each costs a call. In process a check takes time proportional to
     ///   how many run.
     /// - A lease of a few milliseconds is over before it is renewed.

@@ -151,12 +151,12 @@ impl Config {
         if cost != 1 {
             check.set_cost_of_budgets(cost);
         }
-        // The request may be exempt from the budget.
-        let has_budget = || self.rules.iter().any(Rule::may_be_budget);
-        let possible =
-            if cost <= 1 || has_budget() { Ok(()) } else { Err(StoreError::NoBudget { cost }) };
-        possible
-            .and_then(|()| check.ensure_admissible())
+        let admissible = match cost > 1 && !self.rules.iter().any(Rule::may_be_budget) {
+            true => Err(StoreError::NoBudget { cost }),
+            // The request may be exempt from the budget.
+            false => check.ensure_admissible(),
+        };
+        admissible
             .inspect_err(|error| error.report_once(&self.cost_reported))
             .map_err(Rejection::StoreFailed)?;
         Ok(Some(check))

@@ -42,8 +42,8 @@ use crate::window::{QuotaState, Usage};
 ///
 /// So `r / t` is never above `q / w`: a client that divides the two does not go faster than the
 /// policy allows (sections 4.1.2 and 8.5). If no other client uses the key, `r` requests are admitted
-/// at any times within `t`, under a [budget](crate::Policy::budget) as many as cost `r` together. After `t` there may be fewer than `q` places, because each place comes free
-/// a window after its own request. Each response has the next pair.
+/// at any times within `t`, under a [budget](crate::Policy::budget) as many as cost `r` together. After `t` there may be
+/// fewer than `q` places, because each place comes free a window after its own request. Each response has the next pair.
 ///
 /// A [budget of bytes](crate::Policy::byte_budget) has `qu="content-bytes"`.
 /// A policy that counts requests [in flight](crate::Policy::in_flight) has `qu="concurrent-requests"` in place of

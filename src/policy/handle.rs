@@ -16,9 +16,9 @@ use crate::error::or_panic;
 /// The logs stay, so a new limit counts the requests that were admitted under the old one. They also stay
 /// if the windows become shorter: the handle keeps its [retention](Policy::retention). A window that is
 /// longer than the retention begins new, empty logs, and the returned [`PolicyChange`] says so:
-/// [`Policy::keep_for`] avoids that. A handle with `keep_for` has that retention for all shorter windows, so that the way back from
-/// a longer one begins new logs, too. While the servers of a fleet are being changed one after the other,
-/// those with the old and those with the new logs count separately. Bans stay in any case.
+/// [`Policy::keep_for`] avoids that. A handle with `keep_for` has that retention for all shorter windows, so
+/// that the way back from a longer one begins new logs, too. While the servers of a fleet are being changed
+/// one after the other, those with the old and those with the new logs count separately. Bans stay in any case.
 ///
 /// [`Policies`](super::Policies) is a set of handles, all of which a configuration replaces at once.
 ///

@@ -37,8 +37,9 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 ///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
 ///   while others arrive, a call waits for its own.
 /// - While there is no connection, calls fail at once. A background task makes one attempt at a
-///   time, with growing pauses. An attempt succeeds when the server replies to a PING, and to a write, if only by an error. The
-///   second connection in a row that breaks at once, before it has brought a reply to a call, was no success either.
+///   time, with growing pauses. An attempt succeeds when the server replies to a PING, and to a
+///   write, if only by an error. The second connection in a row that breaks at once, before it has brought a
+///   reply to a call, was no success either.
 ///
 /// # Interleavings
 ///

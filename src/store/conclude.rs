@@ -18,7 +18,7 @@ pub(crate) fn conclude(
         Err(error) => {
             error.report();
             let outcome = admit_if_open(&check, error).inspect_err(|error| {
-                if error.retry_after().is_some() {
+                if !error.is_mistake() {
                     let is_closed = check.on_failure == FailurePolicy::Closed;
                     telemetry::fallback(if is_closed { "closed" } else { "local" }, "refused");
                 }
@@ -32,8 +32,7 @@ pub(crate) fn conclude(
 
 /// Replaces an error of the store by an admission if the failure policy is `Open`.
 pub(crate) fn admit_if_open(check: &Check, error: StoreError) -> Result<Outcome, StoreError> {
-    // A mistake of the caller passes no more than it would without a failure policy.
-    if error.retry_after().is_none() || check.on_failure != FailurePolicy::Open {
+    if error.is_mistake() || check.on_failure != FailurePolicy::Open {
         return Err(error);
     }
     let logs = check.logs.iter().map(|log| LogOutcome::empty(&log.policy));
