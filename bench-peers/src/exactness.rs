@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::RETRY_AFTER;
@@ -15,7 +15,7 @@ use axum::http::{Request as HttpRequest, StatusCode};
 use fastrand::Rng;
 use governor::clock::{Clock, DefaultClock};
 use governor::{DefaultKeyedRateLimiter, RateLimiter};
-use test_support::Redis;
+use test_support::{Redis, patient};
 use throttle_kit::{InMemoryBackend, KeyedRateLimiter, RateLimitBackend, SlidingWindowBackend};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until};
@@ -23,7 +23,7 @@ use tower::ServiceExt;
 use tower_sliding_window::{Decision, MemoryStore, Quota};
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use crate::peers::{Case, LIMIT, SECOND as WINDOW, patient};
+use crate::peers::{Case, LIMIT, SECOND as WINDOW};
 use crate::table::Table;
 
 /// How long the traffic lasts, and how many keys have traffic of their own.
@@ -61,7 +61,7 @@ pub(crate) async fn run() -> Result<Table> {
         ],
     );
     for (limiter, running) in limiters.iter().zip(running) {
-        let (faults, waited) = running.await?.with_context(|| limiter.name.clone())?;
+        let faults = running.await?.with_context(|| limiter.name.clone())?;
         let count = |count: usize| vec![count as f64];
         let ms = |time: Option<Duration>| Vec::from_iter(time.map(|it| it.as_millis() as f64));
         // Some say nothing of how long to wait.
@@ -77,23 +77,16 @@ pub(crate) async fn run() -> Result<Table> {
                 of_waits(faults.short),
                 ms(faults.largest_shortfall),
                 ms(faults.longest_wait),
-                of_waits(waited.times),
-                of_waits(waited.denied_again),
+                of_waits(faults.waited),
+                of_waits(faults.denied_again),
             ],
         );
     }
     Ok(table)
 }
 
-/// How often a key waited alone as long as `Retry-After` said, and how often it was denied again.
-#[derive(Default)]
-struct Waited {
-    times: usize,
-    denied_again: usize,
-}
-
 /// Sends all traffic to a limiter. Its keys begin with its number: some limiters share a server.
-async fn judge(number: usize, limiter: Limiter) -> Result<(Faults, Waited)> {
+async fn judge(number: usize, limiter: Limiter) -> Result<Faults> {
     let start = Instant::now() + APART * number as u32;
     let (mut busy, mut patient) = (JoinSet::new(), JoinSet::new());
     for key in 0..KEYS {
@@ -102,24 +95,22 @@ async fn judge(number: usize, limiter: Limiter) -> Result<(Faults, Waited)> {
     for key in 0..PATIENT_KEYS {
         patient.spawn(wait_and_retry(limiter.clone(), format!("{number}p{key}"), start, key));
     }
-    let (mut faults, mut waited) = (Faults::default(), Waited::default());
+    let mut faults = Faults::default();
     for requests in busy.join_all().await {
-        faults.add(&Faults::of(requests?, LIMIT as usize));
+        faults.judge(requests?, LIMIT as usize);
     }
     for key in patient.join_all().await {
-        let key = key?;
-        waited.times += key.times;
-        waited.denied_again += key.denied_again;
+        let (times, denied_again) = key?;
+        faults.waited += times;
+        faults.denied_again += denied_again;
     }
-    Ok((faults, waited))
+    Ok(faults)
 }
 
 async fn check(limiter: Limiter, key: String, start: Instant) -> Result<Request> {
     let before = start.elapsed();
     let reply = (limiter.check)(key).await?;
-    let after = start.elapsed();
-    let (is_admitted, retry_after) = (reply.is_admitted, reply.retry_after);
-    Ok(Request { before, after, is_admitted, retry_after })
+    Ok(Request { before, after: start.elapsed(), reply })
 }
 
 async fn send(
@@ -137,30 +128,27 @@ async fn send(
 }
 
 /// Uses up a key's requests at random distances, then waits as long as the denial says. The next request should be
-/// admitted.
+/// admitted. Returns how often it waited, and how often it was denied again.
 async fn wait_and_retry(
     limiter: Limiter,
     key: String,
     start: Instant,
     seed: u64,
-) -> Result<Waited> {
+) -> Result<(usize, usize)> {
     let mut random = Rng::with_seed(seed);
-    let mut waited = Waited::default();
+    let (mut times, mut denied_again) = (0, 0);
     sleep_until(start.into()).await;
     while start.elapsed() < LENGTH {
-        let reply = check(limiter.clone(), key.clone(), start).await?;
-        match reply.retry_after {
-            Some(retry_after) => {
-                sleep(retry_after).await;
-                let again = check(limiter.clone(), key.clone(), start).await?;
-                waited.times += 1;
-                waited.denied_again += usize::from(!again.is_admitted);
-                sleep(WINDOW.mul_f64(random.f64())).await;
-            }
-            None => sleep(WINDOW.mul_f64(random.f64() * 0.19)).await,
+        if let Err(Some(retry_after)) = (limiter.check)(key.clone()).await? {
+            sleep(retry_after).await;
+            times += 1;
+            denied_again += usize::from((limiter.check)(key.clone()).await?.is_err());
+            sleep(WINDOW.mul_f64(random.f64())).await;
+        } else {
+            sleep(WINDOW.mul_f64(random.f64() * 0.19)).await;
         }
     }
-    Ok(waited)
+    Ok((times, denied_again))
 }
 
 /// Returns when the requests of one key are due: bursts, steady rates just below and just above the limit, and pauses
@@ -201,19 +189,8 @@ fn traffic(key: u64) -> Vec<Duration> {
     traffic
 }
 
-/// What a limiter replies to a request.
-struct Reply {
-    is_admitted: bool,
-    retry_after: Option<Duration>,
-}
-
-impl Reply {
-    const ADMITTED: Self = Self { is_admitted: true, retry_after: None };
-
-    fn denied(retry_after: Option<Duration>) -> Self {
-        Self { is_admitted: false, retry_after }
-    }
-}
+/// What a limiter replies to a request: it is admitted, or how long to wait, if the limiter says so.
+type Reply = std::result::Result<(), Option<Duration>>;
 
 type Ours = tower_sliding_window::Limiter;
 type Pending = Pin<Box<dyn Future<Output = Result<Reply>> + Send>>;
@@ -231,14 +208,6 @@ impl Limiter {
         F: Future<Output = Result<Reply>> + Send + 'static,
     {
         Self { name: name.into(), check: Arc::new(move |key| Box::pin(check(key))) }
-    }
-
-    /// A limiter that replies at once.
-    fn at_once(
-        name: impl Into<String>,
-        check: impl Fn(String) -> Result<Reply> + Send + Sync + 'static,
-    ) -> Self {
-        Self::new(name, move |key| ready(check(key)))
     }
 }
 
@@ -275,8 +244,8 @@ fn ours<const N: usize>(name: &str, limiters: [Ours; N]) -> Limiter {
         let limiter = limiters[turn.fetch_add(1, Ordering::Relaxed) % N].clone();
         async move {
             Ok(match limiter.check(key).await? {
-                Decision::Admitted(_) => Reply::ADMITTED,
-                Decision::Denied(denied) => Reply::denied(Some(denied.retry_after())),
+                Decision::Admitted(_) => Ok(()),
+                Decision::Denied(denied) => Err(Some(denied.retry_after())),
             })
         }
     })
@@ -297,11 +266,11 @@ async fn respond(router: Router, key: String) -> Result<Reply> {
     let request = HttpRequest::get(format!("/?user={key}")).body(Body::empty())?;
     let response = router.oneshot(request).await?;
     match response.status() {
-        StatusCode::OK => Ok(Reply::ADMITTED),
+        StatusCode::OK => Ok(Ok(())),
         StatusCode::TOO_MANY_REQUESTS => {
             let header = response.headers().get(RETRY_AFTER);
             let seconds = header.map(|value| value.to_str()?.parse().context("no seconds"));
-            Ok(Reply::denied(seconds.transpose()?.map(Duration::from_secs)))
+            Ok(Err(seconds.transpose()?.map(Duration::from_secs)))
         }
         status => bail!("status {status}"),
     }
@@ -312,11 +281,9 @@ fn governor() -> Result<Limiter> {
     let burst = NonZeroU32::new(LIMIT).context("no limit")?;
     let limiter: DefaultKeyedRateLimiter<String> = RateLimiter::keyed(quota.allow_burst(burst));
     let clock = DefaultClock::default();
-    Ok(Limiter::at_once("governor", move |key| {
-        Ok(match limiter.check_key(&key) {
-            Ok(()) => Reply::ADMITTED,
-            Err(denied) => Reply::denied(Some(denied.wait_time_from(clock.now()))),
-        })
+    Ok(Limiter::new("governor", move |key| {
+        let reply = limiter.check_key(&key);
+        ready(Ok(reply.map_err(|denied| Some(denied.wait_time_from(clock.now())))))
     }))
 }
 
@@ -327,7 +294,7 @@ fn throttle_kit(name: &str, backend: impl RateLimitBackend) -> Limiter {
         let limiter = limiter.clone();
         async move {
             let result = limiter.check(&key).await;
-            Ok(Reply { is_admitted: result.allowed, retry_after: result.retry_after })
+            Ok(if result.allowed { Ok(()) } else { Err(result.retry_after) })
         }
     })
 }
@@ -335,9 +302,9 @@ fn throttle_kit(name: &str, backend: impl RateLimitBackend) -> Limiter {
 fn rate_net(name: &str, algorithm: rate_net::Algorithm) -> Limiter {
     let limiter =
         rate_net::RateLimiter::builder().algorithm(algorithm).quota(LIMIT, WINDOW).build();
-    Limiter::at_once(name, move |key| {
+    Limiter::new(name, move |key| {
         let decision = limiter.check(key.as_str());
-        Ok(Reply { is_admitted: decision.is_allow(), retry_after: decision.retry_after() })
+        ready(Ok(if decision.is_allow() { Ok(()) } else { Err(decision.retry_after()) }))
     })
 }
 
@@ -348,11 +315,11 @@ fn trypema() -> Result<Limiter> {
         .disable_cleanup()
         .build()?;
     let rate = RateLimit::per_second(f64::from(LIMIT))?;
-    Ok(Limiter::at_once("trypema, absolute", move |key| {
-        Ok(match provider.absolute().inc(&key, &rate, 1) {
-            RateLimitDecision::Allowed => Reply::ADMITTED,
-            RateLimitDecision::Rejected { retry_after, .. } => Reply::denied(Some(retry_after)),
-            RateLimitDecision::Suppressed { .. } => bail!("trypema suppresses"),
+    Ok(Limiter::new("trypema, absolute", move |key| {
+        ready(match provider.absolute().inc(&key, &rate, 1) {
+            RateLimitDecision::Allowed => Ok(Ok(())),
+            RateLimitDecision::Rejected { retry_after, .. } => Ok(Err(Some(retry_after))),
+            RateLimitDecision::Suppressed { .. } => Err(anyhow!("trypema suppresses")),
         })
     }))
 }
@@ -363,8 +330,7 @@ struct Request {
     /// Just before and just after the call.
     before: Duration,
     after: Duration,
-    is_admitted: bool,
-    retry_after: Option<Duration>,
+    reply: Reply,
 }
 
 /// What is wrong at every instant at which the limiter can have read its clock.
@@ -384,31 +350,42 @@ struct Faults {
     short: usize,
     /// How much too short a `Retry-After` was.
     largest_shortfall: Option<Duration>,
+    /// How often a key waited alone as long as `Retry-After` said.
+    waited: usize,
+    /// How often it was denied again.
+    denied_again: usize,
 }
 
 impl Faults {
     /// Judges the requests of one key.
-    fn of(mut requests: Vec<Request>, limit: usize) -> Self {
+    fn judge(&mut self, mut requests: Vec<Request>, limit: usize) {
         requests.sort_by_key(|request| request.after);
         let admissions: Vec<Request> =
-            requests.iter().copied().filter(|request| request.is_admitted).collect();
-        let mut faults = Self { admitted: admissions.len(), ..Self::default() };
+            requests.iter().copied().filter(|request| request.reply.is_ok()).collect();
+        self.admitted += admissions.len();
         for (index, last) in admissions.iter().enumerate() {
             // All of these are in one window, whenever in their calls they were counted.
             let surely = admissions[..index]
                 .iter()
                 .filter(|earlier| last.after < earlier.before + WINDOW - ALLOWANCE)
                 .count();
-            faults.above += usize::from(surely >= limit);
-            faults.most = faults.most.max(surely + 1);
+            self.above += usize::from(surely >= limit);
+            self.most = self.most.max(surely + 1);
         }
-        for denial in requests.iter().filter(|request| !request.is_admitted) {
-            faults.judge_denial(denial, &admissions, limit);
+        for denial in &requests {
+            if let Err(retry_after) = denial.reply {
+                self.judge_denial(denial, retry_after, &admissions, limit);
+            }
         }
-        faults
     }
 
-    fn judge_denial(&mut self, denial: &Request, admissions: &[Request], limit: usize) {
+    fn judge_denial(
+        &mut self,
+        denial: &Request,
+        retry_after: Option<Duration>,
+        admissions: &[Request],
+        limit: usize,
+    ) {
         self.denied += 1;
         // When each admission that may have been in the window left it at the latest, newest first.
         let mut ends: Vec<Duration> = admissions
@@ -419,7 +396,7 @@ impl Faults {
             .collect();
         ends.sort_by(|a, b| b.cmp(a));
         self.needless += usize::from(ends.len() < limit);
-        let Some(retry_after) = denial.retry_after else { return };
+        let Some(retry_after) = retry_after else { return };
 
         let fits = ends.get(limit - 1).copied().unwrap_or(denial.before);
         let needless_wait = (denial.before + retry_after).saturating_sub(fits);
@@ -437,18 +414,6 @@ impl Faults {
         self.short += usize::from(!shortfall.is_zero());
         self.largest_shortfall = self.largest_shortfall.max(Some(shortfall));
     }
-
-    /// Adds the faults of another key.
-    fn add(&mut self, other: &Self) {
-        self.admitted += other.admitted;
-        self.above += other.above;
-        self.most = self.most.max(other.most);
-        self.denied += other.denied;
-        self.needless += other.needless;
-        self.longest_wait = self.longest_wait.max(other.longest_wait);
-        self.short += other.short;
-        self.largest_shortfall = self.largest_shortfall.max(other.largest_shortfall);
-    }
 }
 
 #[cfg(test)]
@@ -460,21 +425,22 @@ mod tests {
     }
 
     /// A request whose call took from one millisecond to another.
-    fn request(before: u64, after: u64, is_admitted: bool, retry_after: Option<u64>) -> Request {
-        let retry_after = retry_after.map(ms);
-        Request { before: ms(before), after: ms(after), is_admitted, retry_after }
+    fn request(before: u64, after: u64, reply: Reply) -> Request {
+        Request { before: ms(before), after: ms(after), reply }
     }
 
     fn admitted(at: u64) -> Request {
-        request(at, at, true, None)
+        request(at, at, Ok(()))
     }
 
     fn denied(at: u64, retry_after: u64) -> Request {
-        request(at, at, false, Some(retry_after))
+        request(at, at, Err(Some(ms(retry_after))))
     }
 
     fn faults(requests: &[Request]) -> Faults {
-        Faults::of(requests.to_vec(), 2)
+        let mut faults = Faults::default();
+        faults.judge(requests.to_vec(), 2);
+        faults
     }
 
     #[test]
@@ -497,13 +463,13 @@ mod tests {
     #[test]
     fn slow_call_gets_the_benefit_of_the_doubt() {
         // The third may have been counted at 1,000 ms, and then the first has left.
-        let slow = [admitted(0), admitted(400), request(900, 1000, true, None)];
+        let slow = [admitted(0), admitted(400), request(900, 1000, Ok(()))];
         assert_eq!(faults(&slow).above, 0);
         // The denial may have been decided at 900 ms.
-        let slow = [admitted(0), admitted(400), request(900, 1000, false, None)];
+        let slow = [admitted(0), admitted(400), request(900, 1000, Err(None))];
         assert_eq!(faults(&slow).needless, 0);
         // The second admission may have been counted before the denial.
-        let slow = [admitted(0), request(100, 200, true, None), request(150, 160, false, None)];
+        let slow = [admitted(0), request(100, 200, Ok(())), request(150, 160, Err(None))];
         assert_eq!(faults(&slow).needless, 0);
     }
 
@@ -520,11 +486,5 @@ mod tests {
         let faults = faults(&[admitted(0), admitted(100), denied(200, 700)]);
         assert_eq!((faults.needless, faults.short), (0, 1));
         assert_eq!(faults.largest_shortfall, Some(ms(99)));
-    }
-
-    #[test]
-    fn traffic_is_the_same_each_time() {
-        assert_eq!(traffic(3), traffic(3));
-        assert!(traffic(3).len() > 100 && traffic(3).is_sorted(), "{:?}", traffic(3));
     }
 }

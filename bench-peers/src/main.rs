@@ -20,7 +20,6 @@ use clap::{Parser, Subcommand};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::fleet::Checks;
 use crate::peers::Case;
 use crate::table::Table;
 
@@ -55,8 +54,7 @@ enum Command {
     /// The flash sale as its README starts it: what a denial, an admission and a sold order cost. Needs
     /// `cargo build --release -p seckill` first.
     Flagship,
-    /// What a decision costs Redis: sixteen processes with one request under way each, one process with many, and
-    /// a Cluster.
+    /// What a decision costs Redis: sixteen connections with one request under way each, one with many, and a Cluster.
     Fleet,
     /// What a denial and an admission cost a server and Redis, for this crate, a textbook script and other crates.
     Peers,
@@ -73,23 +71,12 @@ enum Command {
         #[arg(long)]
         workers: usize,
     },
-    /// A process of a fleet: this program starts itself with it.
-    #[command(hide = true)]
-    Check {
-        checks: Checks,
-        #[arg(long)]
-        redis: String,
-    },
 }
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    match &arguments.command {
-        Command::Serve { case, redis, workers } => {
-            return programs::serve(*case, redis.as_deref(), *workers);
-        }
-        Command::Check { checks, redis } => return fleet::work(*checks, redis),
-        _ => {}
+    if let Command::Serve { case, redis, workers } = &arguments.command {
+        return programs::serve(*case, redis.as_deref(), *workers);
     }
     for program in ["redis-server", "oha"] {
         version(program).with_context(|| {

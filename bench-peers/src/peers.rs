@@ -19,15 +19,15 @@ use axum::http::{StatusCode, Uri};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum_limit::{LimitState, MemoryBackend, RateLimitBackend, RedisBackend, SlidingWindowPolicy};
 use clap::ValueEnum;
 use fred::prelude::ClientLike;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisResult, Script};
+use test_support::patient;
 use tower::ServiceBuilder;
-use tower_sliding_window::store::{RedisStoreBuilder, Store};
-use tower_sliding_window::{
-    Key, KeyError, MemoryStore, Policy, Quota, RedisStore, SlidingWindowLayer, key,
-};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{Key, KeyError, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 use uuid::Uuid;
 
 use crate::load::{Bursts, NEW_USERS, Target};
@@ -135,11 +135,8 @@ impl Case {
             Self::TowerGovernor => tower_governor(route, window)?,
             Self::AxumGovernor => axum_governor(route, window)?,
             Self::AxumGcra => axum_gcra(route, window),
-            // Its window is part of a type.
-            Self::AxumLimit if window == SECOND => axum_limit::<1_000>(),
-            Self::AxumLimit => axum_limit::<60_000>(),
-            Self::AxumLimitRedis if window == SECOND => axum_limit_redis::<1_000>(url?).await?,
-            Self::AxumLimitRedis => axum_limit_redis::<60_000>(url?).await?,
+            Self::AxumLimit => axum_limit(MemoryBackend::default(), window),
+            Self::AxumLimitRedis => axum_limit(RedisBackend::connect(url?).await?, window),
             Self::TowerRateLimitRedis => tower_rate_limit_redis(route, url?, window).await?,
             Self::TowerRateLimitFred => tower_rate_limit_fred(route, url?, window).await?,
         })
@@ -261,11 +258,6 @@ fn user_of(uri: &Uri) -> Option<&str> {
 fn ours(store: impl Store, window: Duration) -> SlidingWindowLayer {
     let user = |parts: &Parts| user_of(&parts.uri).map(Key::from).ok_or(KeyError::Missing);
     SlidingWindowLayer::new(Quota::new(LIMIT, window), user, store)
-}
-
-/// With the default timeout, a busy machine makes the store repeat calls, which distorts the counts.
-pub(crate) fn patient() -> RedisStoreBuilder {
-    RedisStore::builder().response_timeout(Duration::from_secs(10))
 }
 
 /// The limiter of a textbook: one script call for each rule, the client's clock in milliseconds, and yes or no as the
@@ -404,21 +396,16 @@ fn axum_gcra(route: Router, window: Duration) -> Router {
 }
 
 type AxumLimit<const MS: u64, B> = axum_limit::SlidingWindowLimit<5, MS, Uri, B>;
-type AxumLimitState<B> = axum_limit::LimitState<Uri, axum_limit::SlidingWindowPolicy, B>;
 
 /// A limit of axum-limit is an argument of the handler, and its key is the URI.
-fn axum_limit<const MS: u64>() -> Router {
-    type Backend = axum_limit::MemoryBackend;
-    let handler = async move |_: AxumLimit<MS, Backend>| BODY;
-    let state = AxumLimitState::<Backend>::default();
-    Router::new().route("/", get(handler)).with_state(state)
-}
-
-async fn axum_limit_redis<const MS: u64>(url: &str) -> Result<Router> {
-    type Backend = axum_limit::RedisBackend;
-    let handler = async move |_: AxumLimit<MS, Backend>| BODY;
-    let state = AxumLimitState::<Backend>::new(Backend::connect(url).await?);
-    Ok(Router::new().route("/", get(handler)).with_state(state))
+fn axum_limit<B: RateLimitBackend>(backend: B, window: Duration) -> Router {
+    let state = LimitState::<Uri, SlidingWindowPolicy, B>::new(backend);
+    // Its window is part of a type.
+    let route = match window {
+        SECOND => get(async move |_: AxumLimit<1_000, B>| BODY),
+        _ => get(async move |_: AxumLimit<60_000, B>| BODY),
+    };
+    Router::new().route("/", route).with_state(state)
 }
 
 impl tower_rate_limit_redis::KeyResolver for User {

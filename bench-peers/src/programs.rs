@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use axum::serve::ListenerExt;
-use redis::InfoDict;
 use test_support::Redis;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
@@ -31,21 +30,9 @@ pub(crate) fn cpu(pid: u32) -> Result<Duration> {
     Ok(Duration::from_nanos(nanoseconds))
 }
 
-/// Starts a program whose input and output are pipes. It ends when its handle is dropped.
-pub(crate) fn start(program: &Path, arguments: &[&str]) -> Result<Child> {
-    Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| format!("can't start {}", program.display()))
-}
-
 /// Returns the id of a Redis server's process.
 pub(crate) async fn redis_pid(redis: &Redis) -> Result<u32> {
-    let info: InfoDict = redis.run(&["INFO", "server"]).await;
-    info.get("process_id").context("no process_id")
+    redis.process_id().await.context("no process_id")
 }
 
 /// Returns how many commands clients sent to Redis since `CONFIG RESETSTAT`. If they call scripts, only these calls
@@ -95,7 +82,13 @@ impl Server {
     }
 
     async fn start(program: &Path, arguments: &[&str], redis: Option<Redis>) -> Result<Self> {
-        let mut process = start(program, arguments)?;
+        let process = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        let mut process = process.with_context(|| format!("can't start {}", program.display()))?;
         let output = process.stdout.take().context("no output")?;
         let line = BufReader::new(output).lines().next_line().await?.unwrap_or_default();
         let url = line.strip_prefix("listening on ");

@@ -172,7 +172,7 @@ impl Redis {
     }
 
     /// Returns the id of the process that answers on the port.
-    async fn process_id(&self) -> Option<u32> {
+    pub async fn process_id(&self) -> Option<u32> {
         let info: InfoDict = self.try_run(&["INFO", "server"]).await.ok()?;
         info.get("process_id")
     }
