@@ -1,12 +1,12 @@
-//! Sends requests to an application, so that valgrind can count what each takes. `.ci/instructions` runs this.
+//! Sends requests to an application, so that valgrind can count what each takes. `.ci/instructions` runs this with the name
+//! of a path and the URL of an empty Redis.
 //!
 //! The application limits as the programs in `examples/` do: axum's router, a rule for users and one for addresses,
 //! reported to `metrics` and `tracing`.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
@@ -56,14 +56,13 @@ fn main() -> ExitCode {
     subscriber.with_writer(std::io::sink).init();
 
     let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let server = on_redis.then(RedisServer::start);
-    let app = match &server {
-        Some(RedisServer(_, url)) => {
-            let patient = RedisStore::builder().response_timeout(PATIENCE);
-            let store = patient.deny_cache_max_age(PATIENCE).connect(url.as_str());
-            limited(runtime.block_on(store).expect("a connection"))
-        }
-        None => limited(MemoryStore::new()),
+    let app = if on_redis {
+        let url = std::env::args().nth(2).expect("the URL of a Redis");
+        let patient = RedisStore::builder().response_timeout(PATIENCE);
+        let store = patient.deny_cache_max_age(PATIENCE).connect(url.as_str());
+        limited(runtime.block_on(store).expect("a connection"))
+    } else {
+        limited(MemoryStore::new())
     };
     let is_denied = status == StatusCode::TOO_MANY_REQUESTS;
     // The first denial may differ from the others.
@@ -119,33 +118,4 @@ fn send(
         }
     });
     statuses
-}
-
-/// A process without persistence, and its URL. It ends with this value.
-struct RedisServer(Child, String);
-
-impl RedisServer {
-    fn start() -> Self {
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-        let address = free.expect("a free port");
-        let port = address.port().to_string();
-        let process = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--save", "", "--port", &port])
-            .stdout(Stdio::null())
-            .spawn();
-        let server = Self(process.expect("redis-server is on PATH"), format!("redis://{address}"));
-        let start = Instant::now();
-        while TcpStream::connect(address).is_err() {
-            assert!(start.elapsed() < PATIENCE, "redis-server does not listen");
-            sleep(Duration::from_millis(10));
-        }
-        server
-    }
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
