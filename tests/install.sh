@@ -17,16 +17,15 @@ package() {
 # Debian starts the service of a package as it installs it, unless policy-rc.d forbids that. The tests start
 # their own servers.
 apt_install() {
-  local policy=/usr/sbin/policy-rc.d made='' status=0
+  local policy=/usr/sbin/policy-rc.d
   as_root apt-get update -qq
   if [ ! -e "$policy" ]; then
-    made=$policy
+    # Also if this is interrupted: no service of any package would start from then on.
+    trap 'as_root rm -f /usr/sbin/policy-rc.d' EXIT
     printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
     as_root chmod +x "$policy"
   fi
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1" || status=$?
-  [ -z "$made" ] || as_root rm "$made"
-  return "$status"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$1"
 }
 
 install() {

@@ -3,15 +3,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rows=target/tmp/reliability
+rows=${CARGO_TARGET_DIR:-target}/tmp/reliability
 # What stands above the rows of the first table, and below them, stays.
 above=$(sed '/^|---|/q' RELIABILITY.md)
 servers=$(sed -n '/^## Tested servers$/,$p' RELIABILITY.md)
 rm -rf "$rows"
 tests/run.sh --test failover -- faults:: lateness:: lost_replies:: clock::
-{
-  printf '%s\n' "$above"
-  cat "$rows"/*
-  printf '\n%s\n' "$servers"
-} > RELIABILITY.md
+# First all of it: without rows nothing is overwritten.
+rows=$(cat "$rows"/*)
+printf '%s\n' "$above" "$rows" '' "$servers" > RELIABILITY.md
 echo "wrote RELIABILITY.md" >&2
