@@ -155,7 +155,7 @@ impl Cluster {
                 let slots = cluster.slots.load_full();
                 let turn = cluster.turn.load(Ordering::Relaxed) % (slots.nodes.len() + 1);
                 let is_of_use = match slots.nodes.get(turn) {
-                    Some(node) => cluster.ask(node, &slots, false).await.unwrap_or(false),
+                    Some(node) => cluster.ask(node, &slots).await.unwrap_or(false),
                     None => cluster.ask_named(&slots).await.is_ok(),
                 };
                 if !is_of_use {
@@ -173,12 +173,6 @@ impl Cluster {
             self.look(SHORT_PAUSE);
         }
         number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
-    }
-
-    /// Returns the number of the node that has a Redis key, or of any node.
-    pub(super) fn number_of_server(&self, name: Option<&[u8]>) -> usize {
-        let slots = self.slots.load();
-        name.and_then(|name| slots.node_of(name)).map_or(0, |node| node.number)
     }
 
     /// Waits for a connection to the node of a Redis key as a call does.
@@ -218,7 +212,7 @@ impl Cluster {
                 // Whoever refuses it knows who has the slots.
                 let _turn = timeout(self.response_timeout, self.question.lock()).await;
                 if self.knows_no_more_than(&slots) {
-                    let _ = self.ask(&node, &slots, true).await;
+                    let _ = self.ask(&node, &slots).await;
                 }
             }
             if !is_asking {
@@ -336,55 +330,37 @@ impl Cluster {
         known: &Arc<Slots>,
         connects: bool,
     ) -> Result<(), Vec<String>> {
-        let mut is_believed = false;
-        loop {
-            let (mut questions, mut errors) = (JoinSet::new(), Vec::new());
-            let mut has_one_replied = false;
-            for node in nodes.iter().cloned() {
-                let (cluster, known) = (self.clone(), known.clone());
-                questions.spawn(async move {
-                    if connects && !node.breaker.is_connected() {
-                        node.breaker.connect().await?;
-                    }
-                    cluster.ask(&node, &known, is_believed).await
-                });
-            }
-            while let Some(reply) = questions.join_next().await {
-                match reply {
-                    Ok(Ok(true)) => return Ok(()),
-                    Ok(Ok(false)) => {
-                        has_one_replied = true;
-                        errors.push("the node knows of none with slots".to_owned());
-                    }
-                    Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
-                    Ok(Err(error)) => errors.push(error.to_string()),
-                    // Its runtime ends.
-                    Err(_) => {}
+        let (mut questions, mut errors) = (JoinSet::new(), Vec::new());
+        for node in nodes {
+            let (cluster, known) = (self.clone(), known.clone());
+            questions.spawn(async move {
+                if connects && !node.breaker.is_connected() {
+                    node.breaker.connect().await?;
                 }
-            }
-            if is_believed || !has_one_replied || !known.nodes_of.is_empty() {
-                return Err(errors);
-            }
-            // What a node says that the others have left behind is better than nothing.
-            is_believed = true;
+                cluster.ask(&node, &known).await
+            });
         }
+        while let Some(reply) = questions.join_next().await {
+            match reply {
+                Ok(Ok(true)) => return Ok(()),
+                Ok(Ok(false)) => errors.push("the node serves nobody: CLUSTERDOWN".to_owned()),
+                Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
+                Ok(Err(error)) => errors.push(error.to_string()),
+                // Its runtime ends.
+                Err(_) => {}
+            }
+        }
+        Err(errors)
     }
 
-    /// Asks a node who has which slot. Returns whether what it says was of use. If `is_believed` is not set, it is of none if
-    /// the node serves nobody.
-    async fn ask(
-        &self,
-        node: &Node,
-        known: &Arc<Slots>,
-        is_believed: bool,
-    ) -> Result<bool, StoreError> {
+    /// Asks a node who has which slot. Returns whether what it says was of use. It is of none if the node serves nobody: the
+    /// others may have left it behind.
+    async fn ask(&self, node: &Node, known: &Arc<Slots>) -> Result<bool, StoreError> {
         let ask = |what| send(node, redis::cmd("CLUSTER").arg(what).clone());
-        if !is_believed {
-            // A proxy may not know it.
-            let info: String = read(&ask("INFO").await.unwrap_or(Value::Nil)).unwrap_or_default();
-            if info.contains("cluster_state:fail") {
-                return Ok(false);
-            }
+        // A proxy may not know it.
+        let info: String = read(&ask("INFO").await.unwrap_or(Value::Nil)).unwrap_or_default();
+        if info.contains("cluster_state:fail") {
+            return Ok(false);
         }
         let view = View::of(&ask("SLOTS").await?, &node.address.0)?;
         if view.0.is_empty() {

@@ -50,14 +50,9 @@ impl Keys {
     /// Returns a SCAN pattern that matches the Redis keys of one name for all keys. It may match
     /// others too.
     pub(crate) fn pattern(&self, name: &str) -> String {
-        let mut pattern = String::new();
-        for letter in format!("{}:", self.prefix).chars() {
-            if "*?[]^\\-".contains(letter) {
-                pattern.push('\\');
-            }
-            pattern.push(letter);
-        }
-        format!("{pattern}{{=*}}:{name}")
+        // In place of what means something in a pattern.
+        let prefix = self.prefix.replace(['*', '?', '[', ']', '^', '-', '\\'], "?");
+        format!("{prefix}:{{=*}}:{name}")
     }
 
     /// Returns the key that a Redis key belongs to, or `None` if the Redis key has another name.

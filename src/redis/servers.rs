@@ -60,7 +60,7 @@ impl RedisServers {
     ///
     /// After a failover the store connects to the new master. While it is used it asks all Sentinels once a second, by
     /// `SENTINEL GET-MASTER-ADDR-BY-NAME`, and leaves a master as soon as more than half of them name another one. So
-    /// give it all of them.
+    /// give it all of them. The master is reached over TLS if the first URL is `rediss://`.
     ///
     /// # Errors
     ///
@@ -151,6 +151,9 @@ impl RedisServers {
         let connector = match self.kind {
             Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?)),
             Kind::Sentinel(sentinel) => {
+                for info in &sentinel.sentinels {
+                    self.certificates.open(info.clone())?;
+                }
                 Connector::Sentinel(Sentinel { certificates: self.certificates, ..sentinel })
             }
             Kind::Cluster(servers) => {

@@ -439,9 +439,14 @@ async fn cluster_that_is_down_delays_no_check() {
     let start = Instant::now();
     decides(DecidedBy::LocalLog, &limiter, &others).await;
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    let refused = RedisStore::connect(cluster.servers()).await.unwrap_err();
+    assert!(refused.to_string().contains("CLUSTERDOWN"), "{refused}");
+    let lazy = self::limiter(user(9), &RedisStore::connect_lazy(cluster.servers()).unwrap());
+    decides(DecidedBy::LocalLog, &lazy, &others).await;
     cluster.nodes[1].start_again();
     cluster.serves_every_slot(&[0]).await;
     until_redis_decides(&limiter, &others[0]).await;
+    until_redis_decides(&lazy, &others[0]).await;
 }
 
 /// Nobody checks, such as in a process of those who answer questions of users.

@@ -4,7 +4,7 @@ use test_support::acl::{May, make_user};
 use test_support::tls::{self, Certificates};
 use test_support::{Cluster, Redis, Sentinels, admit, patient};
 use tower_sliding_window::store::{RedisServers, Store};
-use tower_sliding_window::{Policy, PolicyHandle, Quota, RedisStore};
+use tower_sliding_window::{Policy, PolicyHandle, Quota, RedisStore, StoreError};
 
 use crate::costs::settled_request_takes_its_real_cost;
 use crate::counting::*;
@@ -59,6 +59,9 @@ async fn over_tls() {
     // The server wants to know its clients too.
     let trusting = servers.clone().root_certificate(files.authority.clone());
     RedisStore::connect(trusting).await.expect_err("a client without a certificate");
+    let plain = RedisServers::sentinel(["redis://127.0.0.1"], "shop").unwrap();
+    let unused = RedisStore::connect_lazy(plain.root_certificate(files.authority.clone()));
+    assert!(matches!(unused, Err(StoreError::Unreachable { .. })), "{unused:?}");
     all_laws(files.of_clients(servers)).await;
 }
 
