@@ -6,7 +6,7 @@ mod document;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use ahash::RandomState;
 use arc_swap::ArcSwap;
@@ -50,33 +50,8 @@ pub struct Overrides {
     by_key: Arc<ArcSwap<ByKey>>,
 }
 
-/// The policy of each key with an override, `None` if the key is exempt.
-type ByKey = HashMap<Key, Option<Arc<OfKey>>, RandomState>;
-
-/// The policy of a key.
-struct OfKey {
-    /// The override.
-    new: Policy,
-    /// The version of the common policy that `handle` was made from.
-    common: Mutex<Arc<Policy>>,
-    handle: PolicyHandle,
-}
-
-impl OfKey {
-    /// Returns the policy, with what it has in common with all keys as that is now.
-    fn get(&self, common: &PolicyHandle) -> PolicyHandle {
-        let mut known = self.common.lock().unwrap_or_else(PoisonError::into_inner);
-        // Read under the lock, so that no earlier version follows a later one.
-        let common = common.get();
-        if !Arc::ptr_eq(&common, &known)
-            && let Ok(policy) = common.overridden_by(self.new.clone())
-        {
-            self.handle.store(policy);
-            *known = common;
-        }
-        self.handle.clone()
-    }
-}
+/// The override of each key, `None` if the key is exempt.
+type ByKey = HashMap<Key, Option<Policy>, RandomState>;
 
 impl Overrides {
     /// Creates a policy without overrides.
@@ -89,7 +64,7 @@ impl Overrides {
         Self { policy: policy.into(), by_key: Arc::default() }
     }
 
-    /// Returns the policy of a key, or `None` if the key is exempt.
+    /// Returns the policy of a key as it is now, or `None` if the key is exempt.
     pub fn get(&self, key: &Key) -> Option<PolicyHandle> {
         self.override_of(key).unwrap_or_else(|| Some(self.policy.clone()))
     }
@@ -116,8 +91,12 @@ impl Overrides {
     /// ```
     pub fn override_of(&self, key: &Key) -> Option<Option<PolicyHandle>> {
         let by_key = self.by_key.load();
-        let of_key = by_key.get(key)?;
-        Some(of_key.as_ref().map(|of_key| of_key.get(&self.policy)))
+        let new = by_key.get(key)?.clone();
+        Some(new.map(|new| match self.policy.get().overridden_by(new) {
+            Ok(policy) => PolicyHandle::of(policy),
+            // It has the name of the policy, or `set` would have refused it.
+            Err(_) => self.policy.clone(),
+        }))
     }
 
     /// Sets the override of a key.
@@ -164,12 +143,11 @@ impl Overrides {
         });
     }
 
-    /// Returns the policy of an override.
-    fn policy_of(&self, new: Override) -> Result<Option<Arc<OfKey>>, PolicyError> {
+    /// Returns what is kept of an override.
+    fn policy_of(&self, new: Override) -> Result<Option<Policy>, PolicyError> {
         let Override::Policy(new) = new else { return Ok(None) };
-        let common = self.policy.get();
-        let handle = PolicyHandle::try_new(common.overridden_by(new.clone())?)?;
-        Ok(Some(Arc::new(OfKey { new, common: Mutex::new(common), handle })))
+        PolicyHandle::try_new(self.policy.get().overridden_by(new.clone())?)?;
+        Ok(Some(new))
     }
 }
 
@@ -209,46 +187,5 @@ impl fmt::Display for Override {
             Self::Exempt => f.write_str(EXEMPT),
             Self::Policy(policy) => policy.fmt(f),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicBool, Ordering};
-    use std::time::Duration;
-
-    use super::*;
-    use crate::policy::Penalty;
-    use crate::quota::Quota;
-
-    /// Two requests may bring the policy of a key up to date at once, one of them with an earlier version.
-    #[test]
-    fn override_follows_the_last_of_many_changes() {
-        let policy = || Policy::new("user").quota(Quota::per_minute(5));
-        let common = PolicyHandle::new(policy());
-        let users = Overrides::new(&common);
-        users.set("alice", "9/1s".parse().unwrap()).unwrap();
-        let (key, is_over) = (Key::from("alice"), AtomicBool::new(false));
-        let of_alice = users.get(&key).unwrap();
-        std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while !is_over.load(Ordering::Relaxed) {
-                        let _ = users.get(&key);
-                    }
-                });
-            }
-            let follows = (1..30_000).all(|round| {
-                let penalty = Penalty::new(Quota::per_hour(3), [Duration::from_secs(round)]);
-                common.set(policy().penalty(penalty.clone())).unwrap();
-                let _ = users.get(&key);
-                users.get(&key).unwrap().get().get_penalty() == Some(&penalty)
-            });
-            is_over.store(true, Ordering::Relaxed);
-            assert!(follows);
-        });
-        let now = users.get(&key).unwrap().get();
-        assert_eq!(now.log_name(), common.get().log_name(), "a shorter window keeps the log");
-        assert_eq!((now.to_string(), of_alice.get()), ("9/1s".to_owned(), now), "the same handle");
     }
 }

@@ -82,15 +82,21 @@ pub struct Policy {
     name: PolicyLabel,
     /// The name under which ban records are kept, and the first part of the name of the logs.
     base_name: Arc<str>,
-    log_name: Arc<str>,
+    logs: Arc<Logs>,
     /// Sorted by window and then by limit, so that equal sets are equal policies.
     quotas: SmallVec<[Quota; 2]>,
     /// What [`Policy::keep_for`] has set, or 0.
     kept_us: u64,
-    /// How long a log keeps its entries: at least as long as the longest window.
-    retention_us: u64,
     penalty: Option<Arc<Penalty>>,
     counts: Counts,
+}
+
+/// What the policies that share their logs have in common.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Logs {
+    name: String,
+    /// How long a log keeps its entries: at least as long as the longest window. Part of the name.
+    pub(crate) retention_us: u64,
 }
 
 /// What the logs of a policy count: one thing. If several methods set it, such as [`Policy::distinct`] after
@@ -152,10 +158,9 @@ impl Policy {
         Self {
             name: name.into(),
             base_name: base_name.into(),
-            log_name: base_name.into(),
+            logs: Arc::new(Logs { name: base_name.to_owned(), retention_us: 0 }),
             quotas: SmallVec::new(),
             kept_us: 0,
-            retention_us: 0,
             penalty: None,
             counts: Counts::Requests,
         }
@@ -209,15 +214,16 @@ impl Policy {
 
     /// Makes the retention as long as the policy needs, and the name of the logs that of the retention.
     fn lengthen_retention(&mut self) {
-        self.retention_us = self.retention_us.max(self.kept_us).max(self.longest_window_us());
-        let name = format!("{}:{}", self.base_name, Span(self.retention_us));
-        self.log_name = match self.counts {
-            Counts::Requests => name.into(),
+        let retention_us = self.retention_us().max(self.kept_us).max(self.longest_window_us());
+        let counts = match self.counts {
+            Counts::Requests => "",
             // The unit is shown to clients only.
-            Counts::Costs | Counts::Bytes => format!("{name}:budget").into(),
-            Counts::Distinct => format!("{name}:distinct").into(),
-            Counts::InFlight => format!("{name}:in_flight").into(),
+            Counts::Costs | Counts::Bytes => ":budget",
+            Counts::Distinct => ":distinct",
+            Counts::InFlight => ":in_flight",
         };
+        let name = format!("{}:{}{counts}", self.base_name, Span(retention_us));
+        self.logs = Arc::new(Logs { name, retention_us });
     }
 
     /// Sets the penalty for keys that are denied repeatedly. Defaults to none.
@@ -404,7 +410,7 @@ impl Policy {
     /// In place of a name that was not given it has the first quotas of the policy. For authors of a
     /// [`Store`](crate::store::Store).
     pub fn log_name(&self) -> &str {
-        &self.log_name
+        &self.logs.name
     }
 
     /// Returns the name under which a store keeps the policy's ban records. Policies of one name share
@@ -415,15 +421,15 @@ impl Policy {
 
     /// Returns how long a log keeps its entries: the longest window, or longer by [`Policy::keep_for`].
     pub fn retention(&self) -> Duration {
-        Duration::from_micros(self.retention_us)
+        Duration::from_micros(self.retention_us())
     }
 
     pub(crate) fn retention_us(&self) -> u64 {
-        self.retention_us
+        self.logs.retention_us
     }
 
-    pub(crate) fn shares_logs_with(self: &Arc<Self>, other: &Arc<Self>) -> bool {
-        Arc::ptr_eq(self, other) || self.log_name == other.log_name
+    pub(crate) fn logs(&self) -> &Arc<Logs> {
+        &self.logs
     }
 
     /// Returns the quotas, shortest window first.
@@ -444,7 +450,7 @@ impl Policy {
         }
         let penalties = self.penalty.iter().chain(&other.penalty);
         merged.penalty = penalties.min_by_key(|penalty| penalty.severity()).cloned();
-        (merged.base_name, merged.log_name) = (self.base_name.clone(), self.log_name.clone());
+        (merged.base_name, merged.logs) = (self.base_name.clone(), self.logs.clone());
         Arc::new(merged)
     }
 
@@ -474,7 +480,7 @@ impl Policy {
     fn next_version(&self, new: Self) -> Self {
         let mut next = Self { base_name: self.base_name.clone(), counts: self.counts, ..new };
         if next.kept_us == 0 {
-            next.retention_us = self.retention_us;
+            next.logs = self.logs.clone();
         }
         if self.counts == Counts::InFlight {
             // Under a shorter lease a request would not be counted between two of its renewals.

@@ -119,11 +119,12 @@ impl<'de, T: FromStr<Err = PolicyError>> Visitor<'de> for TextOrTable<T> {
 }
 
 impl Serialize for Policy {
-    /// Writes the shortest form that is read back as the same.
+    /// Writes the shortest form that is read back as the same. One without a name that has replaced another one in a
+    /// handle is read back with logs of its own: give it a name.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let kept_us = match self.retention_us > self.longest_window_us() {
+        let kept_us = match self.retention_us() > self.longest_window_us() {
             // Whoever reads it shares the logs, also if the windows have become shorter.
-            true => self.retention_us,
+            true => self.retention_us(),
             false => self.kept_us,
         };
         let table = Table {

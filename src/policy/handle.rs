@@ -52,8 +52,11 @@ impl PolicyHandle {
     ///
     /// [`PolicyError::NoQuota`] if the policy has no quota.
     pub fn try_new(policy: impl Into<Policy>) -> Result<Self, PolicyError> {
-        let policy = policy.into().ensure_quota()?;
-        Ok(Self(Arc::new(ArcSwap::from_pointee(policy))))
+        policy.into().ensure_quota().map(Self::of)
+    }
+
+    pub(crate) fn of(policy: Policy) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(policy)))
     }
 
     /// Replaces the policy at once for every clone of this handle, and returns what has changed.
@@ -74,11 +77,6 @@ impl PolicyHandle {
     pub fn set(&self, policy: impl Into<Policy>) -> Result<PolicyChange, PolicyError> {
         let policy = policy.into().ensure_quota()?;
         self.change(|old| old.replaced_by(policy.clone()))
-    }
-
-    /// Sets a policy that was made elsewhere, in place of any version of this one.
-    pub(crate) fn store(&self, policy: Policy) {
-        self.0.store(Arc::new(policy));
     }
 
     /// Replaces the policy by what `next` makes of it. Concurrent changes take effect one after the other.
@@ -173,8 +171,8 @@ mod tests {
         for policy in ["3/60s".parse().unwrap(), Policy::new("default").quota(Quota::per_second(1))]
         {
             assert!(!handle.set(policy).unwrap().begins_new_logs());
-            assert!(before.shares_logs_with(&handle.get()));
-            assert!(before.shares_logs_with(&before.merged(&handle.get())));
+            assert!(before.logs() == handle.get().logs());
+            assert!(before.logs() == before.merged(&handle.get()).logs());
         }
         assert!(handle.set(Quota::per_hour(9)).unwrap().begins_new_logs());
         assert_eq!(handle.get().log_name(), "default:5/60s:1h");

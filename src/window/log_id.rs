@@ -72,7 +72,7 @@ impl LogId {
 
 impl PartialEq for LogId {
     fn eq(&self, other: &Self) -> bool {
-        self.key == other.key && self.policy.shares_logs_with(&other.policy)
+        self.key == other.key && self.policy.logs() == other.policy.logs()
     }
 }
 

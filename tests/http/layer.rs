@@ -223,6 +223,18 @@ fn quotas(overrides: &Overrides, key: &str) -> String {
 }
 
 #[test]
+fn override_has_the_penalty_and_the_log_of_all_keys() {
+    let common = user(Quota::per_minute(5));
+    let users = Overrides::new(&common);
+    users.set("alice", "9/1s".parse().unwrap()).unwrap();
+    let penalty: Penalty = "3/1h:1m".parse().unwrap();
+    common.set(Policy::clone(&common.get()).penalty(penalty.clone())).unwrap();
+    let of_alice = users.get(&"alice".into()).unwrap().get();
+    assert_eq!((of_alice.to_string(), of_alice.get_penalty()), ("9/1s".into(), Some(&penalty)));
+    assert_eq!(of_alice.log_name(), common.get().log_name(), "a shorter window keeps the log");
+}
+
+#[test]
 fn override_of_another_name_changes_nothing() {
     let users = Overrides::new(user(Quota::per_minute(5)));
     users.set("carol", Override::Exempt).unwrap();

@@ -6,19 +6,17 @@ use smallvec::SmallVec;
 
 use super::bans::StoredBan;
 use super::slots::{Slots, shard_of};
-use crate::policy::Policy;
+use crate::policy::Logs;
 use crate::window::{Entry, Log, LogId};
 
 pub(super) static EMPTY: Log = Log::new();
-/// How many policies a shard remembers.
-const MOST_POLICIES: usize = 8;
 
 pub(super) struct StoredLog {
     pub(super) entries: Log,
     /// Short keys are inline: to follow a pointer costs as much as the rest of a look-up.
     key: SmallVec<[u8; 24]>,
-    /// A policy that shares the log. All of them keep entries for the same time.
-    policy: Arc<Policy>,
+    /// Not the policy: a request may have one of its own.
+    of: Arc<Logs>,
     /// The number of losses of data in Redis after which Redis was last known to have the log.
     pub(super) loss: u64,
     /// When it last got a request that Redis may not know: this store has admitted it itself, or Redis has lost it since.
@@ -27,12 +25,12 @@ pub(super) struct StoredLog {
 
 impl StoredLog {
     fn is(&self, log: &LogId) -> bool {
-        self.key[..] == *log.key.as_bytes() && self.policy.shares_logs_with(&log.policy)
+        self.key[..] == *log.key.as_bytes() && self.of == *log.policy.logs()
     }
 
     /// Adds an entry, which `is_new` unless the log may have it.
     pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: Option<u32>, is_new: bool) {
-        self.entries.remove_expired(now_us, self.policy.retention_us());
+        self.entries.remove_expired(now_us, self.of.retention_us);
         if is_new {
             self.entries.add(entry, cost);
         } else {
@@ -45,7 +43,7 @@ impl StoredLog {
     }
 
     fn expires_us(&self) -> u64 {
-        self.entries.newest_us().map_or(0, |newest| newest + self.policy.retention_us())
+        self.entries.newest_us().map_or(0, |newest| newest + self.of.retention_us)
     }
 }
 
@@ -54,8 +52,6 @@ impl StoredLog {
 pub(super) struct Shard {
     pub(super) logs: Slots<StoredLog>,
     pub(super) bans: Slots<StoredBan>,
-    /// Those of the latest logs. A request may have a policy of its own, which its log does not keep.
-    policies: SmallVec<[Arc<Policy>; 2]>,
 }
 
 impl Shard {
@@ -70,20 +66,11 @@ impl Shard {
 
     /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
     pub(super) fn insert(&mut self, hash: u64, log: &LogId, at_us: u64, loss: u64) -> u32 {
-        let policy = self.policy_of(log);
-        let due_us = at_us + policy.retention_us();
+        let of = log.policy.logs().clone();
+        let due_us = at_us + of.retention_us;
         let key = SmallVec::from_slice(log.key.as_bytes());
-        let stored = StoredLog { entries: Log::new(), key, policy, loss, doubted_us: 0 };
+        let stored = StoredLog { entries: Log::new(), key, of, loss, doubted_us: 0 };
         self.logs.insert(hash, stored, due_us)
-    }
-
-    fn policy_of(&mut self, log: &LogId) -> Arc<Policy> {
-        let known = self.policies.iter().find(|it| it.shares_logs_with(&log.policy));
-        known.cloned().unwrap_or_else(|| {
-            self.policies.truncate(MOST_POLICIES - 1);
-            self.policies.insert(0, log.policy.clone());
-            log.policy.clone()
-        })
     }
 
     /// Keeps a log from coming due later than it expires, as it would after its newest entry was removed.
