@@ -227,6 +227,8 @@ async fn too_many_waiters_is_an_error_at_once() {
     let waiters = [waiter(&limiter, None).await, waiter(&limiter, None).await];
     let error = limiter.until_admitted("bob").await.unwrap_err();
     assert!(matches!(error, WaitError::TooManyWaiters { most: 2 }), "{error}");
+    let error = limiter.until_admitted_within("bob", TEN / 2).await.unwrap_err();
+    assert!(matches!(error, WaitError::Denied(_)), "its own bound comes first: {error}");
     assert!(limiter.until_admitted("ann").await.is_ok(), "there is no need to wait");
     let error = limiter.until_admitted("ann").await.unwrap_err();
     assert!(matches!(error, WaitError::TooManyWaiters { .. }), "all keys together: {error}");
