@@ -49,8 +49,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 // - A future or a runtime is no longer polled, but not dropped either. A writer is a task of its own, and
 //   checks wait for it for at most a second. Some seconds later it counts as gone, and so does the background
 //   task. When it goes on after all, Redis may know more than it, such as that a request was cancelled, so it
-//   writes nothing. Tests:
-//   `unpolled_runtime_delays_no_other` and `writer_that_was_at_rest_brings_nothing_back`.
+//   writes nothing. Test: `writer_that_was_at_rest_brings_nothing_back`.
 impl RedisStore {
     /// Writes what Redis does not know of some logs, or waits for the caller that does.
     pub(super) async fn reconcile(&self, logs: &[LogId]) -> Result<(), StoreError> {

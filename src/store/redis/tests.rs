@@ -5,8 +5,8 @@ use std::sync::Barrier;
 use std::thread;
 
 use fastrand::Rng;
-use redis::AsyncCommands;
-use redis::aio::MultiplexedConnection;
+use redis::Cmd;
+use test_support::clock::Clock;
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
 use tokio::runtime::Runtime;
@@ -40,11 +40,19 @@ fn name(key: &str) -> String {
     format!("tsw:{{={key}}}:user:1h")
 }
 
+fn request(check: impl Into<Arc<Check>>, mode: Mode) -> CheckRequest {
+    CheckRequest { check: check.into(), mode, turns: 0 }
+}
+
 async fn store(url: String) -> RedisStore {
     RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
 }
 
 impl RedisStore {
+    async fn admit_one(&self, check: &Check) -> bool {
+        Store::admit(self, check).await.unwrap().admitted
+    }
+
     /// Decides as in an outage.
     fn decide_as_in_an_outage(&self, check: &Check) -> bool {
         self.decide_without_redis(check, StoreError::Unavailable).unwrap().admitted
@@ -55,12 +63,8 @@ impl RedisStore {
         &self,
         checks: &[Check],
     ) -> Vec<Result<Outcome, StoreError>> {
-        let request = |check: &Check| CheckRequest {
-            check: Arc::new(check.clone()),
-            mode: Mode::New,
-            turns: 0,
-        };
-        let requests: Vec<_> = checks.iter().map(request).collect();
+        let requests: Vec<_> =
+            checks.iter().map(|check| request(check.clone(), Mode::New)).collect();
         let replies = self.0.checks.call(requests.iter()).await.unwrap();
         replies.into_iter().map(|reply| reply.map(|outcome| outcome.unwrap())).collect()
     }
@@ -122,12 +126,6 @@ fn last_place_is_taken_once() {
     }
 }
 
-impl RedisStore {
-    async fn admit_one(&self, check: &Check) -> bool {
-        Store::admit(self, check).await.unwrap().admitted
-    }
-}
-
 #[test]
 fn cancelled_request_stays_cancelled() {
     let runtime = runtime();
@@ -174,64 +172,41 @@ async fn admission_being_written_is_settled() {
     }
 }
 
-#[test]
-fn unpolled_runtime_delays_no_other() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (one, other) = (runtime(), self::runtime());
-    let server = other.block_on(Redis::start());
-    let proxy = other.block_on(Proxy::to(server.port()));
-    let store = other.block_on(store(proxy.url()));
-    proxy.set(Fault::Delay(Duration::from_millis(20)));
-    let admit = || Store::admit(&store, &check("alice"));
-    one.block_on(async { assert!(store.decide_as_in_an_outage(&check("alice"))) });
-    let first = one.block_on(async { timeout(Duration::from_millis(5), admit()).await });
-    assert!(first.is_err());
-    let result = other.block_on(async { timeout(Duration::from_secs(5), admit()).await });
-    assert!(result.expect("within five seconds").unwrap().admitted);
-    // Its writer and its background task are at rest.
-    let again = || async { Store::admit(&store, &check("alice")).await.unwrap().decided_by };
-    other.block_on(eventually("Redis decides again", async || again().await == DecidedBy::Store));
-}
-
 /// Another runtime has written what a writer at rest has, and a request was cancelled since. The writer has not begun, or
 /// waits for a connection.
-fn writer_brings_nothing_back(waits: bool) {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (one, other) = (runtime(), self::runtime());
-    let server = other.block_on(Redis::start());
-    let proxy = other.block_on(Proxy::to(server.port()));
-    let store = RedisStore::builder().deny_cache(false).connect_lazy(proxy.url()).unwrap();
-    if waits {
-        proxy.set(Fault::Stall);
-    }
-    let cancelled = check("alice");
-    one.block_on(async {
-        assert!(store.decide_as_in_an_outage(&cancelled));
-        assert_pending!(task::spawn(store.reconcile(&cancelled.logs)).poll());
-        if waits {
-            sleep(Duration::from_millis(100)).await;
-        }
-    });
-    proxy.set(Fault::None);
-    let is_decided_there = async || {
-        Store::admit(&store, &check("alice")).await.unwrap().decided_by == DecidedBy::Store
-    };
-    other.block_on(eventually("Redis decides again", is_decided_there));
-    let before = other.block_on(server.entries(&name("alice")));
-    assert!(other.block_on(Store::settle(&store, &cancelled, 0)).unwrap());
-    assert_eq!(other.block_on(server.entries(&name("alice"))), before - 1);
-    one.block_on(async { sleep(Duration::from_millis(300)).await });
-    assert_eq!(other.block_on(server.entries(&name("alice"))), before - 1, "stays cancelled");
-}
-
 #[test]
 fn writer_that_was_at_rest_brings_nothing_back() {
-    writer_brings_nothing_back(false);
-}
-
-#[test]
-fn writer_that_was_at_rest_before_its_call_brings_nothing_back() {
-    writer_brings_nothing_back(true);
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for waits in [false, true] {
+        let (one, other) = (runtime(), self::runtime());
+        let server = other.block_on(Redis::start());
+        let proxy = other.block_on(Proxy::to(server.port()));
+        let store = RedisStore::builder().deny_cache(false).connect_lazy(proxy.url()).unwrap();
+        if waits {
+            proxy.set(Fault::Stall);
+        }
+        let cancelled = check("alice");
+        one.block_on(async {
+            assert!(store.decide_as_in_an_outage(&cancelled));
+            assert_pending!(task::spawn(store.reconcile(&cancelled.logs)).poll());
+            if waits {
+                sleep(Duration::from_millis(100)).await;
+            }
+        });
+        proxy.set(Fault::None);
+        let is_decided_there = async || {
+            let decided =
+                timeout(Duration::from_secs(5), Store::admit(&store, &check("alice"))).await;
+            decided.expect("within five seconds").unwrap().decided_by == DecidedBy::Store
+        };
+        other.block_on(eventually("Redis decides again", is_decided_there));
+        let entries = || other.block_on(server.entries(&name("alice")));
+        let before = entries();
+        assert!(other.block_on(Store::settle(&store, &cancelled, 0)).unwrap());
+        assert_eq!(entries(), before - 1);
+        one.block_on(async { sleep(Duration::from_millis(300)).await });
+        assert_eq!(entries(), before - 1, "stays cancelled: {waits}");
+    }
 }
 
 /// What comes to be written while a check waits does not concern it.
@@ -266,10 +241,7 @@ async fn burst_above_what_may_wait_is_no_outage() {
     let server = Redis::start().await;
     let store = store(server.url()).await;
     let (check, now) = (Arc::new(check("alice")), Instant::now());
-    let send = |now| {
-        let request = CheckRequest { check: check.clone(), mode: Mode::Peek, turns: 0 };
-        store.0.checks.send(request, now)
-    };
+    let send = |now| store.0.checks.send(request(check.clone(), Mode::Peek), now);
     let waiting: Vec<_> = (0..65_536).map(|_| send(now)).collect();
     let late = send(now).await;
     assert!(matches!(late, Err(StoreError::Overloaded)), "{:?}", late.err());
@@ -287,7 +259,7 @@ async fn into_an_overload(store: &RedisStore, proxy: &Proxy, check: Check) -> bo
     while !decided.is_finished() {
         tokio::task::yield_now().await;
         for _ in 0..if waiting.len() < 65_536 { 65_536 } else { 2_048 } {
-            let request = CheckRequest { check: other.clone(), mode: Mode::Peek, turns: 0 };
+            let request = request(other.clone(), Mode::Peek);
             waiting.push(store.0.checks.send(request, Instant::now()));
         }
     }
@@ -460,8 +432,7 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     server.run::<()>(&["EVAL", fill, "3", of_plain, of_costs, live]).await;
     let call = async |policy: &Arc<Policy>, key: &str, cost| {
         let check = Arc::new(Check::new([LogId::new(policy.clone(), key)]).at_cost(cost));
-        let request = || CheckRequest { check: check.clone(), mode: Mode::Peek, turns: 0 };
-        let requests: Vec<_> = (0..32).map(|_| request()).collect();
+        let requests: Vec<_> = (0..32).map(|_| request(check.clone(), Mode::Peek)).collect();
         store.0.checks.call(requests.iter()).await.unwrap()
     };
     for (policy, name) in [(&plain, of_plain), (&costs, of_costs)] {
@@ -480,7 +451,7 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     server.run::<()>(&["EVAL", one_has_left, "1", "tsw:{=carol}:costs:60s:budget"]).await;
     let request = |key: &str, cost| {
         let check = Check::new([LogId::new(costs.clone(), key)]).at_cost(cost);
-        CheckRequest { check: Arc::new(check), mode: Mode::New, turns: 0 }
+        request(check, Mode::New)
     };
     let requests = [request("bob", 3_000_000_000), request("carol", 1)];
     let replies = store.0.checks.call(requests.iter()).await.unwrap();
@@ -583,27 +554,19 @@ async fn broken_connection_is_no_loss() {
 /// A store with a test clock, and the Redis that it is on.
 struct Clocked {
     store: RedisStore,
-    connection: MultiplexedConnection,
-    now_us: u64,
-    _server: Redis,
+    clock: Clock,
 }
-
-const START_US: u64 = 1_790_000_000_123_456;
 
 impl Clocked {
     async fn start() -> Self {
-        let server = Redis::start().await;
-        let connection = server.connection().await.unwrap();
-        let store = RedisStore::builder().connect_with_clock(&server.url(), "clock").await;
-        let mut clocked = Self { store, connection, now_us: 0, _server: server };
-        clocked.set(START_US).await;
-        clocked
+        let clock = Clock::on_redis().await;
+        let url = clock.redis().unwrap().url();
+        let store = RedisStore::builder().connect_with_clock(&url, "clock").await;
+        Self { store, clock }
     }
 
-    async fn set(&mut self, now_us: u64) {
-        self.now_us = now_us;
-        let fields = [("s", now_us / 1_000_000), ("us", now_us % 1_000_000)];
-        self.connection.hset_multiple::<_, _, _, ()>("clock", &fields).await.unwrap();
+    fn now_us(&self) -> u64 {
+        self.clock.now().as_micros() as u64
     }
 
     /// Says that a request takes so many places since so long ago.
@@ -618,10 +581,10 @@ impl Clocked {
     }
 
     /// Returns the places of each request.
-    async fn entries(&mut self) -> BTreeMap<Uuid, u32> {
+    async fn entries(&self) -> BTreeMap<Uuid, u32> {
         const LOG: &str = "clock:{=alice}:user:1h:budget";
-        let found: Vec<(Vec<u8>, f64)> =
-            self.connection.zrange_withscores(LOG, 0, -1).await.unwrap();
+        let all = Cmd::zrange_withscores(LOG, 0, -1);
+        let found: Vec<(Vec<u8>, f64)> = self.store.commands().query(&all).await.unwrap();
         let mut entries = BTreeMap::<Uuid, f64>::new();
         let mut timestamps = BTreeMap::<Uuid, f64>::new();
         for (entry, at) in found.iter().skip(1) {
@@ -644,16 +607,16 @@ async fn late_write_leaves_a_log_reset() {
     let mut clocked = Clocked::start().await;
     let admitted = Check::new([budget()]);
     assert!(clocked.store.admit_one(&admitted).await);
-    clocked.set(START_US + 200_000).await;
+    clocked.clock.advance(Duration::from_millis(200)).await;
     Store::reset(&clocked.store, &admitted.logs[0]).await.unwrap();
-    clocked.set(START_US + 1_200_000).await;
+    clocked.clock.advance(Duration::from_secs(1)).await;
     // It was sent a while before it ran, so it looks younger than the reset.
     clocked.reconcile(admitted.id, 1, 980_000, Origin::Redis, DELAY_US).await;
     assert_eq!(clocked.entries().await.len(), 0, "the reset may have removed it");
     clocked.reconcile(admitted.id, 1, 980_000, Origin::Here, DELAY_US).await;
     assert_eq!(clocked.entries().await.len(), 1, "Redis never had it");
     Store::reset(&clocked.store, &admitted.logs[0]).await.unwrap();
-    clocked.set(START_US + 9_000_000).await;
+    clocked.clock.advance(Duration::from_millis(7_800)).await;
     clocked.reconcile(admitted.id, 1, 1_000_000, Origin::Redis, DELAY_US).await;
     assert_eq!(clocked.entries().await.len(), 1, "no call takes so long: Redis has lost it since");
 }
@@ -663,7 +626,7 @@ async fn late_write_leaves_a_log_reset() {
 #[tokio::test]
 async fn late_write_restores_an_entry_about_to_expire() {
     const DELAY_US: u64 = 2_000_000;
-    let mut clocked = Clocked::start().await;
+    let clocked = Clocked::start().await;
     let (expired, admitted) = (check("alice"), check("alice"));
     let hour_us = 3_600_000_000;
     clocked.reconcile(expired.id, 1, hour_us, Origin::Redis, DELAY_US).await;
@@ -681,18 +644,18 @@ async fn reconciliation_leaves_what_is_known() {
     let mut model: BTreeMap<Uuid, u32> = BTreeMap::new();
     let mut reset_us = 0;
     for step in 0..3_000 {
-        clocked.set(clocked.now_us + random.u64(1..20_000_000)).await;
+        clocked.clock.advance(Duration::from_micros(random.u64(1..20_000_000))).await;
         if random.u8(0..20) == 0 {
             Store::reset(&clocked.store, &budget()).await.unwrap();
             model.clear();
-            reset_us = clocked.now_us;
+            reset_us = clocked.now_us();
             continue;
         }
         let id = *random.choice(&ids).unwrap();
         let (places, age_us) = (random.u32(0..5), random.u64(0..hour_us * 5 / 4));
         let origin = *random.choice(&[Origin::Here, Origin::Redis, Origin::Kept]).unwrap();
         // What is far from the boundaries, because the ages are those of the real clock.
-        let at_us = clocked.now_us - age_us;
+        let at_us = clocked.now_us() - age_us;
         if at_us.abs_diff(reset_us) < 5_000_000 || age_us.abs_diff(hour_us) < 5_000_000 {
             continue;
         }
