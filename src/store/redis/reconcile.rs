@@ -31,7 +31,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 // - A check arrives while its log is being written. It waits for the writer and then goes to Redis. If
 //   that takes longer than a second, or the write fails, it is decided here instead.
 // - A request is cancelled or settled while its admission is being written. Its state in the journal
-//   changes, so it stays there, and is written again. Test: `admission_being_written_is_settled`.
+//   changes, so it stays there, and is written again. Test: `cancelled_request_stays_cancelled`.
 // - A request is cancelled while its whole log is being written. The journal has it too, and what it says
 //   is written after the part of the log with which it goes.
 // - Another process resets the log or lifts a ban during an outage. Redis leaves out what is older than

@@ -150,28 +150,6 @@ fn cancelled_request_stays_cancelled() {
     }
 }
 
-/// Redis gets the admission while it is settled, so what is written has its earlier cost.
-#[tokio::test]
-async fn admission_being_written_is_settled() {
-    let server = Redis::start().await;
-    let proxy = Proxy::to(server.port()).await;
-    let store = store(proxy.url()).await;
-    let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(LIMIT)).budget());
-    for (key, actual) in [("alice", 5), ("bob", 1)] {
-        let reserved = Check::new([LogId::new(policy.clone(), key)]).at_cost(3);
-        let log = format!("{}:budget", name(key));
-        proxy.set(Fault::Delay(Duration::from_millis(100)));
-        assert!(store.decide_as_in_an_outage(&reserved));
-        // With the sums.
-        eventually("Redis has it", async || server.entries(&log).await == 2).await;
-        assert!(Store::settle(&store, &reserved, actual).await.unwrap());
-        proxy.set(Fault::None);
-        store.settled_journal().await;
-        let left = Store::peek(&store, &reserved.at_cost(1)).await.unwrap();
-        assert_eq!(left.logs()[0].quotas()[0].remaining(), LIMIT - actual);
-    }
-}
-
 /// Another runtime has written what a writer at rest has, and a request was cancelled since. The writer has not begun, or
 /// waits for a connection.
 #[test]
@@ -250,24 +228,8 @@ async fn burst_above_what_may_wait_is_no_outage() {
     drop(waiting);
 }
 
-/// Sends a check whose reply is lost, and whose repetition meets an overload.
-async fn into_an_overload(store: &RedisStore, proxy: &Proxy, check: Check) -> bool {
-    proxy.set(Fault::Delay(Duration::from_millis(200)));
-    proxy.drop_replies_to("=alice", 1);
-    let decided = tokio::spawn(Store::admit(store, &check));
-    let (other, mut waiting) = (Arc::new(self::check("bob")), Vec::new());
-    while !decided.is_finished() {
-        tokio::task::yield_now().await;
-        for _ in 0..if waiting.len() < 65_536 { 65_536 } else { 2_048 } {
-            let request = request(other.clone(), Mode::Peek);
-            waiting.push(store.0.checks.send(request, Instant::now()));
-        }
-    }
-    proxy.set(Fault::None);
-    decided.await.unwrap().is_ok_and(|outcome| outcome.admitted)
-}
-
-/// It still runs. A new one has no place yet, whatever this process knows.
+/// The reply to a renewal is lost, and its repetition meets an overload: the request still runs. A new one has no place yet,
+/// whatever this process knows.
 #[tokio::test]
 async fn renewal_that_meets_an_overload_keeps_its_place() {
     for is_new in [false, true] {
@@ -279,7 +241,20 @@ async fn renewal_that_meets_an_overload_keeps_its_place() {
         let running = Check::new([log.clone()]);
         assert!(if is_new { &theirs } else { &ours }.admit_one(&running).await);
         let next = if is_new { Check::new([log]) } else { running };
-        let is_admitted = into_an_overload(&ours, &proxy, next).await;
+        proxy.set(Fault::Delay(Duration::from_millis(200)));
+        proxy.drop_replies_to("=alice", 1);
+        let decided = tokio::spawn(Store::admit(&ours, &next));
+        let (other, mut waiting) = (Arc::new(check("bob")), Vec::new());
+        while !decided.is_finished() {
+            tokio::task::yield_now().await;
+            for _ in 0..if waiting.len() < 65_536 { 65_536 } else { 2_048 } {
+                let request = request(other.clone(), Mode::Peek);
+                waiting.push(ours.0.checks.send(request, Instant::now()));
+            }
+        }
+        proxy.set(Fault::None);
+        drop(waiting);
+        let is_admitted = decided.await.unwrap().is_ok_and(|outcome| outcome.admitted);
         assert!(!(is_new && is_admitted), "two run");
         ours.settled_journal().await;
         assert_eq!(server.entries("tsw:{=alice}:runs:1h:in_flight").await, 1);
@@ -536,19 +511,6 @@ async fn settlement_beside_a_full_journal_is_made_in_the_other_logs() {
     let full = Store::settle(&store, &both, 0).await.unwrap_err();
     assert!(matches!(full, StoreError::Full { .. }), "{full}");
     assert_eq!(server.entries(&name("bob")).await, 0);
-}
-
-#[tokio::test]
-async fn broken_connection_is_no_loss() {
-    let server = Redis::start().await;
-    let store = store(server.url()).await;
-    assert!(store.admit_one(&check("alice")).await);
-    assert!(server.run::<i64>(&["CLIENT", "KILL", "TYPE", "normal"]).await > 0);
-    eventually("it is connected again", async || {
-        Store::admit(&store, &check("bob")).await.unwrap().decided_by == DecidedBy::Store
-    })
-    .await;
-    assert_eq!(store.0.health.losses(), 0, "the same process has the same mark");
 }
 
 /// A store with a test clock, and the Redis that it is on.
