@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use test_support::requests::{by_user, from_user, ok};
-use test_support::{Redis, admit, patient_store, retry_after};
+use test_support::{Redis, admit, eventually, patient_store, retry_after};
 use tokio::time::{Instant, sleep};
+use tokio_test::{assert_pending, task};
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{Limiter, Penalty, Policy, PolicyHandle, Quota};
@@ -68,18 +69,27 @@ async fn denial_of_a_quota_that_comes_back_is_honest() {
     assert!(free_at().await > first_leaves + Duration::from_millis(300), "the second one leaves");
 }
 
-/// Redis denies a check while a cancellation, or a reset, of this process is on its way.
+/// Redis denies a check while a cancellation, or a reset, of this process is on its way, or the denial arrives after a
+/// reset.
 #[tokio::test]
 async fn denial_beside_a_change_is_not_kept() {
     let redis = Redis::start().await;
     let store = redis.store().await;
     let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(1)));
-    for key in ["cancelled", "reset"] {
+    for key in ["cancelled", "reset", "late"] {
         let log = || LogId::new(policy.clone(), key);
         let check = || Check::new([log()]);
         let first = check();
         assert!(store.admit(&first).await.unwrap().admitted);
-        if key == "reset" {
+        if key == "late" {
+            let calls = redis.call_count("evalsha").await;
+            let mut late = task::spawn(store.admit(&check()));
+            assert_pending!(late.poll());
+            let is_denied = async || redis.call_count("evalsha").await > calls;
+            eventually("Redis has denied it", is_denied).await;
+            store.reset(&log()).await.unwrap();
+            assert!(!late.await.unwrap().admitted);
+        } else if key == "reset" {
             let change = store.reset(&log());
             assert!(!store.admit(&check()).await.unwrap().admitted);
             change.await.unwrap();

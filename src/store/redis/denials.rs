@@ -43,7 +43,7 @@ const GENERATIONS: usize = 1024;
 /// which its check was sent.
 ///
 /// - Redis denies, then a reset runs, then the denial arrives. Its generation is an earlier one.
-///   Test: `denial_overtaken_by_a_reset_is_not_cached`.
+///   Test: `denial_beside_a_change_is_not_kept`.
 /// - A check is sent after a reset has begun, and Redis denies before it resets. The generation is raised
 ///   again when the reset has ended.
 /// - The caller hangs up during a reset. Redis may free the place later than that. A denial then lasts

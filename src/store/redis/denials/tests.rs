@@ -3,7 +3,6 @@
 use std::sync::atomic::AtomicUsize;
 
 use fastrand::Rng;
-use tokio::sync::Notify;
 use tokio::time::{advance, sleep};
 
 use super::*;
@@ -18,50 +17,47 @@ use crate::window::{Decision, Explanation, Strike};
 const TICK: Duration = Duration::from_micros(1);
 const A_SECOND: Duration = Duration::from_secs(1);
 
-/// A store that counts its checks, and may take its time to reply.
-#[derive(Clone, Default)]
-struct Counting {
+/// Denials in front of a store, used as a [`RedisStore`](crate::RedisStore) uses them. It counts its checks, and may take
+/// its time to send one and to reply.
+#[derive(Clone)]
+struct Cached {
     store: MemoryStore,
+    denials: Arc<Denials>,
     checks: Arc<AtomicUsize>,
     before: Duration,
     after: Duration,
-    /// If set, replies are held back until it is notified.
-    hold: Option<Arc<Notify>>,
-}
-
-impl Counting {
-    fn checks(&self) -> usize {
-        self.checks.load(Ordering::Relaxed)
-    }
-
-    async fn delay(&self, time: Duration) {
-        // A sleep of zero takes a millisecond.
-        if !time.is_zero() {
-            sleep(time).await;
-        }
-    }
-}
-
-/// Denials in front of a store, used as a [`RedisStore`](crate::RedisStore) uses them.
-#[derive(Clone)]
-struct Cached {
-    store: Counting,
-    denials: Arc<Denials>,
 }
 
 impl Cached {
-    fn new(store: &Counting) -> Self {
-        Self::with(store, DEFAULT_CAPACITY, DEFAULT_MAX_AGE)
+    fn new() -> Self {
+        Self::with(DEFAULT_CAPACITY, DEFAULT_MAX_AGE)
     }
 
-    fn with(store: &Counting, capacity: usize, max_age: Duration) -> Self {
-        Self { store: store.clone(), denials: Arc::new(Denials::new(capacity, max_age)) }
+    fn with(capacity: usize, max_age: Duration) -> Self {
+        Self {
+            store: MemoryStore::new(),
+            denials: Arc::new(Denials::new(capacity, max_age)),
+            checks: Arc::default(),
+            before: Duration::ZERO,
+            after: Duration::ZERO,
+        }
+    }
+
+    fn checks(&self) -> usize {
+        self.checks.load(Ordering::Relaxed)
     }
 }
 
 /// Denials that hold for as long as the store says.
-fn cached(store: &Counting) -> Cached {
-    Cached::with(store, DEFAULT_CAPACITY, Duration::MAX)
+fn cached() -> Cached {
+    Cached::with(DEFAULT_CAPACITY, Duration::MAX)
+}
+
+async fn delay(time: Duration) {
+    // A sleep of zero takes a millisecond.
+    if !time.is_zero() {
+        sleep(time).await;
+    }
 }
 
 impl Store for Cached {
@@ -72,34 +68,31 @@ impl Store for Cached {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
             let (sent, generations) = (Instant::now(), this.denials.generations(&check.logs));
-            this.store.checks.fetch_add(1, Ordering::Relaxed);
-            this.store.delay(this.store.before).await;
-            let outcome = this.store.store.admit(&check).await?;
-            if let Some(hold) = &this.store.hold {
-                hold.notified().await;
-            }
-            this.store.delay(this.store.after).await;
+            this.checks.fetch_add(1, Ordering::Relaxed);
+            delay(this.before).await;
+            let outcome = this.store.admit(&check).await?;
+            delay(this.after).await;
             this.denials.note(&check, &outcome, sent, &generations);
             Ok(outcome)
         })
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        self.store.store.peek(check)
+        self.store.peek(check)
     }
 
     fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
-        self.store.store.explain(check)
+        self.store.explain(check)
     }
 
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         self.denials.forget(&check.logs);
-        self.store.store.settle(check, cost)
+        self.store.settle(check, cost)
     }
 
     fn reset(&self, log: &LogId) -> StoreFuture<()> {
         self.denials.forget(std::slice::from_ref(log));
-        self.store.store.reset(log)
+        self.store.reset(log)
     }
 }
 
@@ -114,27 +107,11 @@ async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn denied_key_costs_one_check_until_free() {
-    let store = Counting::default();
-    let limiter = Limiter::new(Quota::per_minute(2), cached(&store));
-    assert!(admit(&limiter, "alice").await && admit(&limiter, "alice").await);
-    let start = Instant::now();
-    let waits = (1..=60).rev().map(|second| A_SECOND * second).chain([TICK]);
-    for wait in waits {
-        advance(A_SECOND * 60 - wait - start.elapsed()).await;
-        assert_eq!(retry_after(&limiter, "alice").await, wait);
-    }
-    assert_eq!(store.checks(), 3, "two admissions and one denial");
-    advance(TICK).await;
-    assert!(admit(&limiter, "alice").await, "on the very tick");
-}
-
 /// What is repeated from memory, the store would say in random histories too.
 #[tokio::test(start_paused = true)]
 async fn memory_decides_as_the_store() {
     for seed in 0..400 {
-        let store = cached(&Counting::default());
+        let store = cached();
         let steps = history(&mut Rng::with_seed(seed), 80, false);
         let keys = ["alice", "bob"].map(Into::into);
         let mut player = Player::new(&store, keys, 0).without_penalties().reading_parts();
@@ -147,8 +124,8 @@ async fn memory_decides_as_the_store() {
 async fn slow_reply_causes_no_false_denial() {
     let slow = Duration::from_millis(300);
     for (before, after) in [(slow, Duration::ZERO), (Duration::ZERO, slow), (slow, slow)] {
-        let store = Counting { before, after, ..Counting::default() };
-        let limiter = Limiter::new(Quota::per_second(1), cached(&store));
+        let store = Cached { before, after, ..cached() };
+        let limiter = Limiter::new(Quota::per_second(1), store.clone());
         let truth = Limiter::new(Quota::per_second(1), store.store.clone());
         assert!(admit(&limiter, "alice").await);
         let told_wait = retry_after(&limiter, "alice").await;
@@ -174,10 +151,10 @@ async fn slow_reply_causes_no_false_denial() {
 
 #[tokio::test(start_paused = true)]
 async fn cache_knows_which_policy_denied() {
-    let store = Counting::default();
+    let store = cached();
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
     let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(9)));
-    let limiter = Limiter::new(&user, cached(&store));
+    let limiter = Limiter::new(&user, store.clone());
     let check = async |name: &str, address: &str| {
         limiter.check_all([(&user, name), (&ip, address)]).await.unwrap()
     };
@@ -200,10 +177,10 @@ async fn cache_knows_which_policy_denied() {
 /// A denial at a cost of 1 does not say how long a higher cost waits in another log.
 #[tokio::test(start_paused = true)]
 async fn denial_of_a_budget_is_repeated_at_a_cost_of_1_only() {
-    let store = Counting::default();
+    let store = cached();
     let user = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, A_SECOND * 5)));
     let tokens = PolicyHandle::new(Policy::new("tokens").quota(Quota::per_minute(3)).budget());
-    let limiter = Limiter::new(&user, cached(&store));
+    let limiter = Limiter::new(&user, store.clone());
     let of_tokens =
         async |cost| limiter.check_all([(&tokens, "here", cost)]).await.unwrap().is_admitted();
     let both = async |cost| {
@@ -227,32 +204,10 @@ async fn denial_of_a_budget_is_repeated_at_a_cost_of_1_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn denial_overtaken_by_a_reset_is_not_cached() {
-    let hold = Arc::new(Notify::new());
-    let mut store = Counting::default();
-    let direct = Limiter::new(Quota::per_minute(1), store.store.clone());
-    assert!(admit(&direct, "alice").await);
-
-    store.hold = Some(hold.clone());
-    let limiter = Limiter::new(Quota::per_minute(1), cached(&store));
-    let denied = tokio::spawn({
-        let limiter = limiter.clone();
-        async move { limiter.check("alice").await.unwrap().is_admitted() }
-    });
-    sleep(TICK).await; // the store has denied, its reply is under way
-    limiter.reset("alice").await.unwrap();
-    hold.notify_one();
-    assert!(!denied.await.unwrap());
-
-    hold.notify_one();
-    assert!(admit(&limiter, "alice").await, "nothing but the overtaken reply denies it");
-}
-
-#[tokio::test(start_paused = true)]
 async fn denial_is_cached_for_a_second_at_most() {
-    let store = Counting::default();
-    let here = Limiter::new(Quota::per_minute(1), Cached::new(&store));
-    let there = Limiter::new(Quota::per_minute(1), Cached::new(&store));
+    let ours = Cached::new();
+    let theirs = Cached { store: ours.store.clone(), ..Cached::new() };
+    let [here, there] = [ours, theirs].map(|it| Limiter::new(Quota::per_minute(1), it));
     let admitted = there.check("alice").await.unwrap();
     assert!(!admit(&here, "alice").await);
     there.cancel(admitted.admitted().unwrap()).await.unwrap();
@@ -264,8 +219,8 @@ async fn denial_is_cached_for_a_second_at_most() {
 
 #[tokio::test(start_paused = true)]
 async fn cache_keeps_to_its_capacity() {
-    let store = Counting::default();
-    let limiter = Limiter::new(Quota::per_minute(1), Cached::with(&store, 100, Duration::MAX));
+    let store = Cached::with(100, Duration::MAX);
+    let limiter = Limiter::new(Quota::per_minute(1), store.clone());
     for key in 0..1000 {
         let key = key.to_string();
         assert!(admit(&limiter, &key).await);
@@ -281,10 +236,9 @@ async fn cache_keeps_to_its_capacity() {
 /// Two routes have policies of one name with different limits.
 #[tokio::test(start_paused = true)]
 async fn each_policy_of_a_log_has_its_own_denial() {
-    let store = Counting::default();
-    let cache = cached(&store);
+    let store = cached();
     let limiter =
-        |limit| Limiter::new(Policy::new("user").quota(Quota::per_minute(limit)), cache.clone());
+        |limit| Limiter::new(Policy::new("user").quota(Quota::per_minute(limit)), store.clone());
     let (one, two) = (limiter(1), limiter(2));
     assert!(admit(&one, "alice").await && admit(&two, "alice").await);
     for _ in 0..100 {
@@ -296,7 +250,7 @@ async fn each_policy_of_a_log_has_its_own_denial() {
 /// A policy that is another one with each request would be kept with each.
 #[tokio::test(start_paused = true)]
 async fn denials_that_are_over_are_dropped() {
-    let cache = Cached::new(&Counting::default());
+    let cache = Cached::new();
     let policy = |limit| {
         let short = Quota::new(limit, A_SECOND * 59);
         Policy::new("user").quota(Quota::per_minute(1)).quota(short)
@@ -329,8 +283,8 @@ async fn memory_hides_no_strike() {
     };
     let truth = strikes(Arc::new(MemoryStore::new())).await;
     assert!(truth > 90, "{truth} in five minutes");
-    let store = Counting::default();
-    assert_eq!(strikes(Arc::new(Cached::new(&store))).await, truth);
+    let store = Cached::new();
+    assert_eq!(strikes(Arc::new(store.clone())).await, truth);
     assert!(store.checks() < 1_500, "{} checks", store.checks());
 }
 
@@ -338,7 +292,7 @@ async fn memory_hides_no_strike() {
 async fn remembered_ban_gets_shorter() {
     let policy = Policy::new("user").quota(Quota::per_minute(1));
     let policy = policy.penalty("1/10m:5m".parse().unwrap());
-    let limiter = Limiter::new(policy, Cached::new(&Counting::default()));
+    let limiter = Limiter::new(policy, Cached::new());
     assert!(admit(&limiter, "mallory").await);
     let told = retry_after(&limiter, "mallory").await;
     let half = Duration::from_millis(500);
