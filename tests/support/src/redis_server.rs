@@ -17,16 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A server without persistence on a port of its own. A test can kill it, stop it and start it again.
 pub struct Redis {
-    options: Options,
+    command: Command,
     port: Port,
     directory: TempDir,
     process: Process,
-}
-
-#[derive(Clone, Default)]
-struct Options {
-    arguments: Vec<String>,
-    environment: Vec<(String, String)>,
 }
 
 impl Redis {
@@ -50,13 +44,20 @@ impl Redis {
 
     /// Starts a server in an environment with these variables.
     pub async fn start_in(environment: &[(&str, &str)], arguments: &[&str]) -> Self {
-        let options = Options {
-            arguments: arguments.iter().map(ToString::to_string).collect(),
-            environment: environment.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect(),
-        };
         let (port, directory) = (Port::free(), tempfile::tempdir().unwrap());
-        let process = spawn(port.number, &directory, &options);
-        let redis = Self { options, port, directory, process };
+        let mut command = Command::new("redis-server");
+        command
+            .args(arguments)
+            .args(["--port", &port.number.to_string(), "--bind", "127.0.0.1", "--save", ""])
+            // Else a first replica waits five seconds for others.
+            .args(["--repl-diskless-sync-delay", "0"])
+            .arg("--dir")
+            .arg(directory.path())
+            .envs(environment.iter().copied())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let process = Process::start(&mut command);
+        let redis = Self { command, port, directory, process };
         redis.ready().await;
         redis
     }
@@ -87,7 +88,7 @@ impl Redis {
     /// Starts the server again, on its port and with its files, without waiting for it.
     pub fn start_again(&mut self) {
         self.process.kill();
-        self.process = spawn(self.port(), &self.directory, &self.options);
+        self.process = Process::start(&mut self.command);
     }
 
     /// Kills the server and starts it again, and waits until it answers.
@@ -234,19 +235,4 @@ impl Port {
             }
         }
     }
-}
-
-fn spawn(port: u16, directory: &TempDir, options: &Options) -> Process {
-    Process::start(
-        Command::new("redis-server")
-            .args(&options.arguments)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
-            // Else a first replica waits five seconds for others.
-            .args(["--repl-diskless-sync-delay", "0"])
-            .arg("--dir")
-            .arg(directory.path())
-            .envs(options.environment.iter().cloned())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null()),
-    )
 }
