@@ -56,7 +56,7 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 ///   attempt is not notified, and ends at its deadline. A runtime that is at rest counts as ended after 7 s, and if its task goes
 ///   on, it finds that another one has taken its place. Tests:
 ///   `wait_for_a_connection_has_a_deadline` and, with a server,
-///   `outage_ends_when_its_runtime_is_gone`.
+///   `store_that_was_made_in_a_runtime_at_rest_connects`.
 /// - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
 ///   so a log is reconciled before it is checked on the new connection.
 pub(crate) struct CircuitBreaker {

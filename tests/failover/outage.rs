@@ -226,25 +226,6 @@ async fn clock_that_is_paused_is_named() {
     assert!(error.to_string().contains("tokio's clock is paused"), "{error}");
 }
 
-/// As in a program with a runtime a thread.
-#[tokio::test]
-async fn outage_ends_when_its_runtime_is_gone() {
-    let (mut redis, ours) = start(5).await;
-    redis.kill();
-    let elsewhere = ours.clone();
-    tokio::task::spawn_blocking(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let decision = runtime.block_on(elsewhere.check("alice")).unwrap();
-        assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
-    })
-    .await
-    .unwrap();
-    redis.restart().await;
-    until_redis_decides(&ours).await;
-    admit_cost(&ours, 1).await;
-    redis.has_entries(LOG, 2).await;
-}
-
 /// Of an outage longer than the window each key has requests that expire.
 #[tokio::test]
 async fn expired_requests_are_warned_of_together() {

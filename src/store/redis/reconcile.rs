@@ -45,7 +45,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 // - Several checks of a log find the same loss. Whoever finds that it was seen finds the log in the journal.
 //   Test: `no_check_overtakes_the_reconciliation`.
 // - A runtime ends during a write. The tokens of its tasks are dropped, and the next check starts other
-//   tasks. What is written twice counts once. Test: `outage_ends_when_its_runtime_is_gone`.
+//   tasks. What is written twice counts once.
 // - A future or a runtime is no longer polled, but not dropped either. A writer is a task of its own, and
 //   checks wait for it for at most a second. Some seconds later it counts as gone, and so does the background
 //   task. When it goes on after all, Redis may know more than it, such as that a request was cancelled, so it
