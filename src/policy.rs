@@ -6,8 +6,6 @@ mod error;
 mod handle;
 mod penalty;
 mod policies;
-#[cfg(test)]
-mod tests;
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{Counts, FailurePolicy, Penalty, Policies, Policy, Quota};
+use tower_sliding_window::{Counts, FailurePolicy, Penalty, Policies, Policy, PolicyError, Quota};
 
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
@@ -181,6 +181,14 @@ proptest! {
     fn no_document_makes_the_reader_panic(text in "[\\[\\]{}=:\",a-z0-9/\\n ]{0,60}") {
         let _ = (toml::<Policies>(&text), json::<Policies>(&text), json::<Policy>(&text));
     }
+}
+
+#[test]
+fn names_fit_headers_and_keys() {
+    for name in ["", "a b", "a:b", "a{b}", "a\"b", "é", &"x".repeat(65)] {
+        assert!(matches!(Policy::try_new(name), Err(PolicyError::Name { .. })), "{name:?}");
+    }
+    assert_eq!(Policy::new("sms.channel-7_x").name(), "sms.channel-7_x");
 }
 
 #[test]

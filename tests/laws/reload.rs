@@ -1,5 +1,7 @@
 //! A reload replaces a set of policies, and every log keeps what it holds.
 
+use std::sync::Barrier;
+use std::thread;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -109,4 +111,24 @@ fn broken_set_changes_nothing() {
     assert_eq!(error, PolicyError::Duplicate { name: "a".to_owned() });
     assert_eq!(Policies::try_new([]).unwrap_err(), PolicyError::NoPolicy);
     assert!(matches!(Policies::try_new([Policy::new("a")]), Err(PolicyError::NoQuota { .. })));
+}
+
+#[test]
+fn concurrent_reloads_end_with_one_document() {
+    let document =
+        |limit| policies(&format!("a = '{limit}/1s'\nb = '{limit}/1s'\nc = '{limit}/1s'"));
+    let (set, documents) = (document(9), [1, 2, 3, 4].map(document));
+    let together = Barrier::new(documents.len());
+    for _ in 0..500 {
+        thread::scope(|scope| {
+            for document in &documents {
+                scope.spawn(|| {
+                    together.wait();
+                    set.reload(document.clone()).unwrap();
+                });
+            }
+        });
+        let texts = ["a", "b", "c"].map(|name| set.get(name).unwrap().get().to_string());
+        assert!(texts.iter().all(|text| *text == texts[0]) && texts[0] != "9/1s", "{texts:?}");
+    }
 }
