@@ -179,6 +179,44 @@ fn every_bearer_token_is_handled() {
     hold(key::bearer(|token| (!token.starts_with("forged")).then(|| Key::from(token))), table);
 }
 
+#[test]
+fn every_combination_has_its_key() {
+    let both = || Request::builder().header("a", "1").header("b", "2");
+    let only_b = || Request::builder().header("b", "1");
+    let twice = || only_b().header("a", "1").header("a", "1");
+    let joined = |first: &str, second: &str| Ok(Key::from(first).join(&Key::from(second)));
+    let [a, b] = ["a", "b"].map(|name| move || key::header(name));
+    let table = vec![
+        ("both of a pair", both(), joined("1", "2")),
+        ("one of a pair", only_b(), Err(KeyError::Missing)),
+    ];
+    hold(key::pair(a(), b()), table);
+    let table = vec![
+        ("the first of two", both(), joined("first", "1")),
+        ("the second of two", only_b(), joined("else", "1")),
+        ("the first twice", twice(), Err(KeyError::Invalid)),
+        ("none of two", Request::builder(), Err(KeyError::Missing)),
+    ];
+    hold(key::first_of(a(), b()), table);
+    let table = vec![
+        ("hashed", both(), Ok(Key::hashed("1"))),
+        ("nothing to hash", only_b(), Err(KeyError::Missing)),
+    ];
+    hold(key::hashed(a()), table);
+    let table = vec![
+        ("optional", only_b(), Err(KeyError::NotApplicable)),
+        ("optional and twice", twice(), Err(KeyError::Invalid)),
+    ];
+    hold(key::optional(a()), table);
+    hold(key::constant("x"), vec![("constant", both(), Ok(Key::from("x")))]);
+
+    let mistake = KeyError::NotProvided { fix: "change the server" };
+    let of_server = |_: &Parts| Err::<Key, _>(KeyError::NotProvided { fix: "change the server" });
+    let table = || vec![("a mistake", both(), Err(mistake.clone()))];
+    hold(key::optional(of_server), table());
+    hold(key::first_of(of_server, key::constant("x")), table());
+}
+
 fn from(peer: &str) -> Builder {
     let peer = SocketAddr::new(peer.parse().expect("an address"), 443);
     Request::builder().extension(ConnectInfo(peer))
