@@ -194,10 +194,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn only_expired_records_make_room() {
         let store = MemoryStore::with_capacity(2);
-        let bans = Bans::new(
-            Policy::new("user").quota(Quota::per_hour(1)).penalty(Penalty::manual()),
-            store.clone(),
-        );
+        let bans = Bans::new(policy(), store.clone());
         bans.impose("a", SECOND, "").await.unwrap();
         bans.impose("b", 2 * SECOND, "").await.unwrap();
         let full = bans.impose("c", SECOND, "").await.unwrap_err();
@@ -242,10 +239,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn expired_records_are_dropped_without_an_admission() {
         let store = MemoryStore::new();
-        let bans = Bans::new(
-            Policy::new("user").quota(Quota::per_hour(1)).penalty(Penalty::manual()),
-            store.clone(),
-        );
+        let bans = Bans::new(policy(), store.clone());
         for number in 0..20_000_u32 {
             bans.impose(number, SECOND, "a reason").await.unwrap();
             tokio::time::advance(SECOND).await;
