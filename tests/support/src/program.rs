@@ -10,8 +10,6 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use crate::{Process, memory_kb};
 
 /// How long a program may take to print what it is to print, or to stop.
@@ -180,20 +178,16 @@ fn build(example: &str) -> PathBuf {
             cargo.env_remove(&name);
         }
     }
-    let output = cargo
-        .args(["build", "--example", example, "--message-format", "json-render-diagnostics"])
-        .arg("--profile")
+    let target = target_directory();
+    let status = cargo
+        .args(["build", "--example", example, "--profile"])
         .arg(profile)
+        .arg("--target-dir")
+        .arg(&target)
         .args(["--workspace", "--exclude", "bench-peers", "--features", "seckill/metrics"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .stderr(Stdio::inherit())
-        .output()
+        .status()
         .expect("cargo can be run");
-    assert!(output.status.success(), "the example {example} does not build: see above");
-    let messages = output.stdout.split(|byte| *byte == b'\n');
-    let built = messages
-        .filter_map(|message| serde_json::from_slice::<Value>(message).ok())
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .next_back();
-    built.expect("cargo says where it has put the example")
+    assert!(status.success(), "the example {example} does not build: see above");
+    target.join(directory).join("examples").join(example)
 }
