@@ -11,21 +11,19 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use crate::levels::Levels;
 use crate::message::Message;
 
-/// The downstream suffers if more than [`SLOW`] of a hundred results take longer than this.
+/// A result is slow if it takes longer than this.
 const TARGET_LATENCY: Duration = Duration::from_millis(500);
 /// A message that it does not take within this has failed. It is less than a full server waits for a response, and a
 /// server that ends for its last messages.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// It suffers too if it fails to take more than so many of a hundred messages.
-const TARGET_ERRORS: u64 = 5;
+/// The downstream suffers if more than so many of a hundred results are failures or slow.
+const SUFFERS: u64 = 5;
 /// How often the controller looks at the results.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How many results it takes for a decision of the controller.
 const LEAST_RESULTS: u64 = 5;
 /// After how many looks without a new result the limits rise.
 const QUIET: u32 = 30;
-/// How many of a hundred results may be slower than the target: it is that of the 95th percentile.
-const SLOW: u64 = 5;
 /// What an increase adds to what is left of the thresholds, in percent.
 const INCREASE: u32 = 5;
 
@@ -154,7 +152,7 @@ impl Controller {
         self.seen = 0;
         if settles {
             // They are used up.
-        } else if failed * 100 > TARGET_ERRORS * results || slow * 100 > SLOW * results {
+        } else if (failed + slow) * 100 > SUFFERS * results {
             let left = (self.left * 7 / 10).max(self.floor).min(self.left);
             self.settles = left < self.left;
             self.left = left;
@@ -167,6 +165,21 @@ impl Controller {
             if self.left == 100 {
                 tracing::info!("the downstream keeps to its targets: thresholds are as configured");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_and_slow_results_count_together() {
+        for (failed, slow, left) in [(4, 4, 70), (0, 6, 70), (6, 0, 70), (2, 3, 100)] {
+            let mut controller =
+                Controller { floor: 10, left: 100, settles: false, seen: 0, quiet: 0 };
+            controller.look(&mut Results { results: 100, failed, slow });
+            assert_eq!(controller.left, left, "{failed} failed, {slow} slow");
         }
     }
 }
