@@ -264,37 +264,28 @@ mod tests {
         String::from_utf8_lossy(&bytes[..bytes.len().min(12)]).into_owned()
     }
 
+    /// Two clients take all connections. Then a third one is answered.
     #[tokio::test]
     async fn slow_clients_do_not_hold_a_full_server() {
         let whole = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi";
         let half = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
         let unread = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(500);
-        let cases: [(&[u8], &str); 5] = [
-            (b"", ""),
-            (b"POST / HTT", ""),
-            (whole, "HTTP/1.1 200"),
-            (half, "HTTP/1.1 408"),
-            (&unread, "HTTP/1.1 200"),
+        let late = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n";
+        let cases: [(u64, &[u8], &str); 7] = [
+            (10, b"", ""),
+            (10, b"POST / HTT", ""),
+            (10, whole, "HTTP/1.1 200"),
+            (10, half, "HTTP/1.1 408"),
+            (10, &unread, "HTTP/1.1 200"),
+            (1, late, ""),
+            (20, late, "HTTP/1.1 200"),
         ];
-        for (slow, answer) in cases {
-            assert_eq!(full(PATIENCE, slow).await, [answer; 2]);
-        }
-    }
-
-    /// Returns what two clients that take all connections get, after a third one was answered.
-    async fn full(patience: Duration, slow: &[u8]) -> [String; 2] {
-        let server = serve(patience).await;
-        let [one, two] = [connect(server, slow).await, connect(server, slow).await];
-        let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
-        assert_eq!(start(connect(server, post).await).await, "HTTP/1.0 200");
-        [start(one).await, start(two).await]
-    }
-
-    #[tokio::test]
-    async fn a_full_server_has_patience_with_responses() {
-        for (patience, answer) in [(1, ""), (20, "HTTP/1.1 200")] {
-            let slow = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n";
-            assert_eq!(full(Duration::from_secs(patience), slow).await, [answer; 2]);
+        for (patience, slow, answer) in cases {
+            let server = serve(Duration::from_secs(patience)).await;
+            let [one, two] = [connect(server, slow).await, connect(server, slow).await];
+            let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
+            assert_eq!(start(connect(server, post).await).await, "HTTP/1.0 200");
+            assert_eq!([start(one).await, start(two).await], [answer; 2]);
         }
     }
 }
