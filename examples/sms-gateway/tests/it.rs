@@ -179,21 +179,6 @@ async fn a_document_that_cannot_be_read_is_replaced_as_a_whole_only() {
 }
 
 #[tokio::test]
-async fn it_starts_with_a_redis_that_cannot_save() {
-    let redis = Redis::start().await;
-    let url = redis.url();
-    let before = start("3/1h", &["--redis", &url]);
-    assert_eq!(put(&before, "/policies/receiver", "2/1h").await, 200);
-    redis.cannot_save().await;
-    let server = start("3/1h", &["--redis", &url]);
-    receiver_is(&server, "2/1h").await;
-    assert_eq!(server.ask("GET", "/policies", "").await.json()["stale"], false);
-    assert_eq!(sent_by_both([&server, &server], ALICE).await, 2);
-    let unchanged = server.ask("PUT", "/policies/receiver", "9/1h").await;
-    assert!(unchanged.status == 503 && unchanged.body.contains("Nothing was changed"));
-}
-
-#[tokio::test]
 async fn messages_wait_on_redis_and_an_outage_ends_the_wait() {
     for (on_failure, status) in [("closed", 503), ("open", 202)] {
         let mut redis = Redis::start().await;
