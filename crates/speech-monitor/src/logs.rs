@@ -221,11 +221,6 @@ impl InProcess {
         Self { start: Instant::now(), senders, bytes: 0, budget }
     }
 
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        self.senders.iter().map(|(key, sender)| sender.bytes(key)).sum()
-    }
-
     fn record(&mut self, record: &Record<'_>) -> History {
         self.change(&record.message.sender, |sender, now| {
             let [messages, peers, texts] = record.kept();

@@ -134,15 +134,6 @@ impl SpeechMonitor {
         self
     }
 
-    /// Returns how many bytes the senders of this process take.
-    #[cfg(test)]
-    pub(crate) fn bytes(&self) -> usize {
-        match &self.logs {
-            Logs::InProcess(senders) => senders.lock().unwrap().bytes(),
-            Logs::OnRedis(_) => 0,
-        }
-    }
-
     /// Waits until no mute is being imposed, also in the background.
     pub async fn settled(&self) {
         self.imposing.closed().await;
