@@ -117,15 +117,3 @@ async fn outage_is_an_error_and_storm_ends_later() {
     redis.start_again();
     assert_eq!(watched.all_starts().await, [true, false], "the end that no message causes");
 }
-
-#[tokio::test]
-async fn refusal_by_redis_names_no_group() {
-    let redis = Redis::start().await;
-    let detector = StormDetector::on_redis(rule("10/60s"), &redis.store().await).unwrap();
-    redis.run::<()>(&["SET", "tsw:{=lobby}:default:10/60s:storm:log", "not a log"]).await;
-    let error = detector.record("lobby", "1").await.unwrap_err();
-    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
-    assert!(!error.to_string().contains("lobby"), "{error}");
-    redis.run::<()>(&["SCRIPT", "FLUSH"]).await;
-    assert_eq!(detector.record("other", "1").await.unwrap().count, 1);
-}
