@@ -40,28 +40,6 @@ fn unhex(text: &Value) -> Vec<u8> {
         .collect()
 }
 
-/// Waits for the draw of one piece, and checks that these users are in the order of the secret.
-pub(crate) async fn assert_line(server: &Server, users: &[String], commitment: &Value) {
-    let is_open = async || server.get("/seckill/iphone").await.json()["opens_in_ms"].is_null();
-    eventually("it opens", is_open).await;
-    let secret = unhex(&server.get("/seckill/iphone").await.json()["secret"]);
-    assert_eq!(unhex(commitment), Sha256::digest(&secret).as_slice());
-    let score = |user: &String| {
-        let hash = Hmac::<Sha256>::new_from_slice(&secret).unwrap().chain_update(user).finalize();
-        hash.into_bytes()[..7].to_vec()
-    };
-    let mut line = users.to_vec();
-    line.sort_by_key(score);
-    becomes(server, &line[0], "turn").await;
-    for (place, user) in line.iter().enumerate().skip(1) {
-        let seen = entry(server, user).await;
-        assert_eq!((&seen["state"], &seen["place"]), (&json!("waiting"), &json!(place)), "{user}");
-        assert_eq!(seen["commitment"], *commitment);
-        // Nothing changes before the turn of a minute ends, so nobody asks before.
-        assert!((40_000..=62_000).contains(&seen["again_in_ms"].as_u64().unwrap()), "{seen}");
-    }
-}
-
 #[tokio::test]
 async fn the_secret_decides_and_late_entries_queue_behind() {
     let flags = [&FREE[..], &["--opens-in", "5s", "--stock", "iphone=1"]].concat();
@@ -81,7 +59,25 @@ async fn the_secret_decides_and_late_entries_queue_behind() {
         assert_eq!(seen.json()["state"], "entered");
         assert_eq!(seen.header("cache-control"), Some("no-store"));
         assert_eq!(entry(server, "stranger").await["state"], "none");
-        assert_line(server, &users, &level["commitment"]).await;
+        let is_open = async || server.get("/seckill/iphone").await.json()["opens_in_ms"].is_null();
+        eventually("it opens", is_open).await;
+        let secret = unhex(&server.get("/seckill/iphone").await.json()["secret"]);
+        assert_eq!(unhex(&level["commitment"]), Sha256::digest(&secret).as_slice());
+        let score = |user: &String| {
+            let hmac = Hmac::<Sha256>::new_from_slice(&secret).unwrap().chain_update(user);
+            hmac.finalize().into_bytes()[..7].to_vec()
+        };
+        let mut line = users;
+        line.sort_by_key(score);
+        becomes(server, &line[0], "turn").await;
+        for (place, user) in line.iter().enumerate().skip(1) {
+            let seen = entry(server, user).await;
+            let expected = (&json!("waiting"), &json!(place));
+            assert_eq!((&seen["state"], &seen["place"]), expected, "{user}");
+            assert_eq!(seen["commitment"], level["commitment"]);
+            // Nothing changes before the turn of a minute ends, so nobody asks before.
+            assert!((40_000..=62_000).contains(&seen["again_in_ms"].as_u64().unwrap()), "{seen}");
+        }
         for (place, user) in [(20, "late"), (21, "later"), (20, "late")] {
             let entered = enter(server, user).await;
             assert_eq!((entered.status.as_u16(), &entered.json()["place"]), (202, &json!(place)));

@@ -1,10 +1,7 @@
 //! A Redis that fails or is replaced, a restart of the servers, and more than one Redis server.
 
-use std::time::Duration;
-
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Cluster, MASTER, Redis, Sentinel, eventually};
-use tokio::time::sleep;
 
 use crate::{ADMIN, alone, by, on_redis, order, ttl};
 
@@ -67,37 +64,6 @@ async fn a_level_that_cannot_be_read_is_shown_until_it_is_stale() {
     assert!(order.problem(503).ends_with("#temporary-reduced-capacity"), "{order:?}");
     assert!(order.retry_after() >= Some(5), "{order:?}");
     assert_eq!(status("/healthz").await, 200);
-}
-
-#[tokio::test]
-async fn a_redis_that_dies_in_mid_sale_loses_and_doubles_no_order() {
-    let mut redis = Redis::start_durable().await;
-    let free = ["--ip-quota", "off", "--quota", "999/1s", "--stock", "iphone=40"];
-    let server = alone(&[&free[..], &["--redis", &redis.url()]].concat());
-    let mut first = Vec::new();
-    let sale = async {
-        for user in 0..60 {
-            first.push(server.spawn(server.order_request("iphone", &format!("user-{user}"))));
-            sleep(Duration::from_millis(2)).await;
-        }
-    };
-    let death = async {
-        sleep(Duration::from_millis(50)).await;
-        redis.restart().await;
-    };
-    tokio::join!(sale, death);
-    for (user, first) in first.into_iter().enumerate() {
-        let again = async || server.order("iphone", &format!("user-{user}")).await;
-        eventually("it is told", async || again().await.status != 503).await;
-        let (first, now) = (first.await.unwrap(), again().await);
-        if first.status == 201 {
-            assert_eq!(now.problem(409), "/problems/already-ordered");
-            assert_eq!(now.json()["order_id"], first.json()["order_id"]);
-        }
-    }
-    for part in ["orders", "buyers"] {
-        assert_eq!(redis.run::<usize>(&["HLEN", &format!("seckill:{{iphone}}:{part}")]).await, 40);
-    }
 }
 
 #[tokio::test]

@@ -10,8 +10,7 @@ use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::{Server, TOKEN};
 use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
 
-use crate::draw::assert_line;
-use crate::{ADMIN, alone, by, count, on_redis, order, pay, rush, sale, skus, until_ready};
+use crate::{ADMIN, alone, by, count, order, pay, rush, sale, skus, until_ready};
 
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
@@ -32,18 +31,18 @@ async fn fail_over(from: &Redis, to: &Redis) {
     from.says("replication", "master_link_status:up").await;
 }
 
-fn waiting_for(master: &Redis, replicas: &str, more: &[&str]) -> Server {
-    let flags = ["--redis", &master.url(), "--ip-quota", "off", "--quota", "999/60s"];
+fn waiting_for(url: &str, replicas: &str, more: &[&str]) -> Server {
+    let flags = ["--redis", url, "--ip-quota", "off", "--quota", "999/60s"];
     let waits = ["--min-replicas", replicas, "--response-timeout", "2s"];
     alone(&[&flags[..], &waits, more].concat())
 }
 
 // The proxy has a thread of its own, also while the test waits for a process.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_201_and_a_409_are_on_a_replica() {
+async fn a_201_a_202_and_a_409_are_on_a_replica() {
     let master = Redis::start().await;
     let (replica, _way) = replica_of(&master).await;
-    let server = waiting_for(&master, "1", &[]);
+    let server = waiting_for(&master.url(), "1", &[]);
     let orders = "seckill:{iphone}:orders";
     for round in 0..25 {
         let answer = server.order("iphone", &format!("user-{round}")).await;
@@ -52,17 +51,17 @@ async fn a_201_and_a_409_are_on_a_replica() {
         let (_, uuid) = id.rsplit_once('.').unwrap();
         assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "round {round}: lost");
     }
-    // An order of another connection is waited for too.
+    // An order or an entry of another connection is waited for too.
     let uuid = "00000000-0000-4000-8000-000000000001";
     sale(&master, "seckill:{iphone}", "order", &["", "0", "0", "alice", uuid]).await;
     let answer = server.order("iphone", "alice").await;
     assert_eq!(answer.problem(409), "/problems/already-ordered");
     assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "a 409 holds too");
-
-    // What the wait is for: the same shop without it.
-    let hasty = waiting_for(&master, "0", &[]);
-    assert_eq!(hasty.order("iphone", "bob").await.status, 201);
-    assert_eq!(replica.run::<usize>(&["HLEN", orders]).await, 26, "the replica lags");
+    let drawn = waiting_for(&master.url(), "1", &["--prefix", "drawn", "--opens-in", "1h"]);
+    let closed = ["8000000000000000", "0", "0", "alice", "1"];
+    sale(&master, "drawn:{iphone}", "enter", &closed).await;
+    assert_eq!(by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.status, 202);
+    assert_eq!(replica.run::<usize>(&["ZCARD", "drawn:{iphone}:line"]).await, 1, "a 202 too");
 }
 
 /// Calls wait for the replica together, and not one behind the other.
@@ -72,7 +71,7 @@ async fn a_crowd_is_served_with_a_replica_some_way_off() {
     let (_replica, _way) = replica_of(&master).await;
     let skus = [skus(60), vec!["--stock=iphone=100".to_owned()]].concat();
     let skus: Vec<&str> = skus.iter().map(String::as_str).collect();
-    let server = waiting_for(&master, "1", &skus);
+    let server = waiting_for(&master.url(), "1", &skus);
     let answers = rush(std::slice::from_ref(&server), 200).await;
     assert_eq!((count(&answers, 201), count(&answers, 410)), (100, 100), "{:?}", answers.last());
     for _ in 0..20 {
@@ -98,9 +97,7 @@ async fn order_that_no_replica_confirms_is_a_503() {
     let redis = Redis::start().await;
     // No more rights than SECURITY.md gives.
     let url = make_user(&redis, May::RunThePrograms).await;
-    let flags = ["--redis", &url, "--prefix", "limiter", "--quota", "999/60s", "--ip-quota", "off"];
-    let waits = ["--min-replicas", "1", "--response-timeout", "2s"];
-    let server = alone(&[&flags[..], &waits].concat());
+    let server = waiting_for(&url, "1", &["--prefix", "limiter"]);
     for _ in 0..2 {
         let answer = server.order("iphone", "alice").await;
         assert_eq!(answer.problem(503), "/problems/not-replicated");
@@ -113,7 +110,7 @@ async fn order_that_no_replica_confirms_is_a_503() {
     let paid = pay(&server, &json!({ "order_id": format!("iphone.{uuid}") }), "1").await;
     assert_eq!(paid.problem(503), "/problems/not-replicated");
     let flags = [&ADMIN[..], &["--opens-in", "1h", "--prefix", "drawn"]].concat();
-    let drawn = waiting_for(&redis, "1", &flags);
+    let drawn = waiting_for(&redis.url(), "1", &flags);
     let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await;
     assert_eq!(entered.problem(503), "/problems/not-replicated");
     let live = drawn.ask("GET", "/admin/live", "").await.json();
@@ -138,10 +135,10 @@ async fn order_that_no_replica_confirms_is_a_503() {
 async fn a_failover_that_loses_no_answer_is_no_loss() {
     let master = Redis::start().await;
     let (replica, way) = replica_of(&master).await;
-    let servers = [(); 2].map(|()| waiting_for(&master, "1", &["--stock", "iphone=2"]));
+    let servers = [(); 2].map(|()| waiting_for(&master.url(), "1", &["--stock", "iphone=2"]));
     assert_eq!(servers[0].order("iphone", "alice").await.status, 201);
     let opens = ["--prefix", "drawn", "--opens-at", "2020-01-01T00:00:00Z", "--accounts", "off"];
-    let drawn = waiting_for(&master, "1", &opens);
+    let drawn = waiting_for(&master.url(), "1", &opens);
     let enter = async || by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
     let paid = order(&drawn, "alice", &enter().await["ticket"]).await.json();
     assert_eq!(pay(&drawn, &paid, "1").await.status, 200);
@@ -170,26 +167,6 @@ async fn a_failover_that_loses_no_answer_is_no_loss() {
     assert_eq!(master.run::<[String; 2]>(&stock).await, ["2", "100"]);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_line_outlives_servers_and_the_master() {
-    let mut master = Redis::start().await;
-    let (replica, _way) = replica_of(&master).await;
-    let draw = ["--opens-in", "5s", "--accounts", "off", "--stock", "iphone=1"];
-    let servers = [(); 2].map(|()| waiting_for(&master, "1", &draw));
-    let users: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
-    let mut commitment = json!(null);
-    for (user, server) in users.iter().zip(servers.iter().cycle()) {
-        let entered = by(server, user, "POST", "/seckill/iphone/entries").await;
-        assert_eq!(entered.json()["state"], "entered", "{entered:?}");
-        commitment = entered.json()["commitment"].clone();
-    }
-    master.kill();
-    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-    // It has the opening and the draw, but no flag says so.
-    let server = on_redis(&replica, &[]);
-    assert_line(&server, &users, &commitment).await;
-}
-
 /// A name stands for another server. Connections to what it stood for before stay.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_behind_a_name_is_followed() {
@@ -200,9 +177,7 @@ async fn a_failover_behind_a_name_is_followed() {
         let port = replica.port().to_string();
         let _further = replica.start_replica().await;
         let name = Proxy::to(master.port()).await;
-        let flags =
-            ["--redis", &name.url(), "--min-replicas", replicas, "--response-timeout", "2s"];
-        let server = alone(&[&flags[..], &["--quota", "999/60s", "--ip-quota", "off"]].concat());
+        let server = waiting_for(&name.url(), replicas, &[]);
         assert_eq!(server.order("iphone", "alice").await.status, 201);
         until_ready(&server).await;
         let orders = ["HLEN", "seckill:{iphone}:orders"];
@@ -287,7 +262,7 @@ async fn no_order_is_taken_after_a_replica_has_left() {
     let master = Redis::start().await;
     let replica = async || master.start_replica().await;
     let replicas = [replica().await, replica().await, replica().await];
-    let server = waiting_for(&master, "1", &["--stock", "iphone=999"]);
+    let server = waiting_for(&master.url(), "1", &["--stock", "iphone=999"]);
     let users = AtomicU16::new(0);
     let order = async || {
         let user = users.fetch_add(1, Ordering::Relaxed).to_string();
@@ -321,17 +296,17 @@ async fn no_order_is_taken_after_a_replica_has_left() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_comes_back_older_sells_nothing_again() {
     let mut master = Redis::start().await;
-    let before = waiting_for(&master, "0", &["--stock", "iphone=2"]);
+    let before = waiting_for(&master.url(), "0", &["--stock", "iphone=2"]);
     master.run::<()>(&["SAVE"]).await;
     drop(before);
     let _replica = master.start_replica().await;
-    let seller = waiting_for(&master, "1", &["--stock", "iphone=2"]);
+    let seller = waiting_for(&master.url(), "1", &["--stock", "iphone=2"]);
     for user in ["alice", "bob"] {
         let sold = async || matches!(seller.order("iphone", user).await.status.as_u16(), 201 | 409);
         eventually("it is sold", sold).await;
     }
     seller.stop();
-    let server = waiting_for(&master, "1", &["--stock", "iphone=2"]);
+    let server = waiting_for(&master.url(), "1", &["--stock", "iphone=2"]);
     let shown = async || server.get("/seckill/iphone").await.json();
     eventually("it knows", async || shown().await["sold"] == 2).await;
     server.order("iphone", "carol").await.problem(410);
@@ -351,8 +326,7 @@ async fn a_master_that_comes_back_older_sells_nothing_again() {
 async fn orders_follow_a_slot_that_has_moved() {
     let cluster = Cluster::with_replicas(1).await;
     let (slot, owner) = cluster.slot("seckill:{iphone}:stock").await;
-    let flags = ["--redis", &cluster.urls()[..3].join(","), "--response-timeout", "2s"];
-    let server = alone(&[&flags[..], &["--quota", "999/60s", "--ip-quota", "off"]].concat());
+    let server = waiting_for(&cluster.urls()[..3].join(","), "1", &[]);
     for round in 0..6 {
         assert_eq!(server.order("iphone", &format!("before-{round}")).await.status, 201);
         cluster.move_slot(slot, (owner + round) % 3, (owner + round + 1) % 3).await;
@@ -368,7 +342,7 @@ async fn a_503_of_what_redis_has_refused_says_whether_it_may_stand() {
     for replicas in ["0", "1"] {
         let prefix = format!("shop-{replicas}");
         let server =
-            waiting_for(&master, replicas, &["--prefix", &prefix, "--payment-token", TOKEN]);
+            waiting_for(&master.url(), replicas, &["--prefix", &prefix, "--payment-token", TOKEN]);
         let order = server.order("iphone", "alice").await.json();
         let has = async |user: &str| {
             let buyers = format!("{prefix}:{{iphone}}:buyers");
@@ -443,8 +417,9 @@ async fn a_crowd_that_no_replica_confirms_delays_no_look() {
     let redis = Redis::start().await;
     let skus = skus(400);
     let skus: Vec<&str> = skus.iter().map(String::as_str).collect();
-    drop(waiting_for(&redis, "1", &skus));
-    let server = waiting_for(&redis, "1", &[&skus[..60], &["--stock", "iphone=9999"]].concat());
+    drop(waiting_for(&redis.url(), "1", &skus));
+    let server =
+        waiting_for(&redis.url(), "1", &[&skus[..60], &["--stock", "iphone=9999"]].concat());
     let answers = rush(std::slice::from_ref(&server), 1200).await;
     assert_eq!(count(&answers, 503), 1200);
     tokio::time::sleep(Duration::from_secs(1)).await;
