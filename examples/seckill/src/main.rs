@@ -88,14 +88,8 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     }
     let terms = terms(args, opening);
     // What waits for replicas has a connection on which nothing else waits with it.
-    let mut waiting = [commands.clone(), commands.clone()];
-    if replicas.wanted > 0 {
-        for commands in &mut waiting {
-            if let Some(redis) = args.redis.connect().await? {
-                *commands = redis.store.commands();
-            }
-        }
-    }
+    let waiting = if replicas.wanted > 0 { args.redis.connect().await? } else { None };
+    let waiting = waiting.map_or_else(|| commands.clone(), |redis| redis.store.commands());
     let on_sale = &args.stock;
     let stock =
         RedisStock::open(waiting, commands.clone(), prefix, on_sale, replicas, terms.clone()).await;

@@ -41,6 +41,7 @@
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
       and the turns
+    REPLY[8] replication (text): to `tick` what Redis says of its replicas, before what this call writes
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
@@ -78,8 +79,8 @@ end
 local pieces = tonumber(known)
 local is_lost = not pieces or call('HLEN', buyers) ~= sold or op == 'tick' and call('GET', KEYS[11]) ~= subject
 
-local function reply(outcome, text, number, news_us, level)
-  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or {} }
+local function reply(outcome, text, number, news_us, level, replication)
+  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or {}, replication or '' }
 end
 
 if is_lost then
@@ -139,7 +140,7 @@ if op == 'show' then
 end
 local function seen(refused)
   local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
-  return reply('done', refused, 0, 0, level)
+  return reply('done', refused, 0, 0, level, call('INFO', 'replication'))
 end
 if op == 'tick' then
   -- A Redis that takes no writes is found out before anybody orders.

@@ -12,7 +12,6 @@ use redis::{FromRedisValue, RedisResult, Script, Value, pipe};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::StoreError;
 use tower_sliding_window::store::{RedisCommands, RedisScript};
@@ -49,7 +48,6 @@ const MOST_TOGETHER: usize = 128;
 
 /// Keeps stock and orders in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
-    looks: RedisCommands,
     reads: RedisCommands,
     prefix: String,
     replicas: Replicas,
@@ -61,7 +59,7 @@ pub(crate) struct RedisStock {
 /// The keys and the arguments of a call that waits for replicas, since when it does, and who wants to know what came of it
 /// and what the replicas have.
 type Job = ([Vec<String>; 2], Instant, oneshot::Sender<Result<(Told, Replication), StoreError>>);
-type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
+type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
 
 /// Of a history the replicas that there were last, and when one of those before them had left.
 type Followers = (Vec<String>, Option<Instant>);
@@ -69,33 +67,41 @@ type Followers = (Vec<String>, Option<Instant>);
 /// What a master says of its replicas.
 #[derive(Clone)]
 struct Replication {
-    /// How many have confirmed all that was written before.
+    /// How many have confirmed all that was written before, or to a look, which does not wait: how many have replied of
+    /// late.
     confirmed: u32,
     /// The name of what this master and its replicas have written. Another master has another.
     history: String,
-    /// The addresses of those that follow it, and have all but the newest.
-    online: Vec<String>,
-    /// How many have replied of late.
-    in_time: u32,
+    /// How far the master is in it.
+    offset: u64,
+    /// The addresses of those that follow it, and how far each of them has confirmed to be.
+    online: HashMap<String, u64>,
 }
 
 impl Replication {
-    fn of(confirmed: u32, info: &str) -> Self {
+    fn of(info: &str) -> Self {
+        let field = |name| info.lines().find_map(|line| line.strip_prefix(name));
         let online = || info.lines().filter(|line| line.contains(",state=online,"));
-        let lag = |line: &str| line.split_once(",lag=")?.1.split(',').next()?.parse::<u64>().ok();
-        let in_time =
-            online().filter(|line| lag(line).is_some_and(|lag| lag <= LAG)).count() as u32;
-        let address =
-            |line: &str| Some(line.split_once(':')?.1.split_once(",state=")?.0.to_owned());
-        let history = info.lines().find_map(|line| line.strip_prefix("master_replid:"));
-        let history = history.unwrap_or_default().to_owned();
-        Self { confirmed, history, online: online().filter_map(address).collect(), in_time }
+        let number = |line: &str, name: &str| {
+            line.split_once(name)?.1.split(',').next()?.parse::<u64>().ok()
+        };
+        let is_in_time = |line: &&str| number(line, ",lag=").is_some_and(|lag| lag <= LAG);
+        let replica = |line: &str| {
+            let address = line.split_once(':')?.1.split_once(",state=")?.0;
+            Some((address.to_owned(), number(line, ",offset=")?))
+        };
+        Self {
+            confirmed: online().filter(is_in_time).count() as u32,
+            history: field("master_replid:").unwrap_or_default().to_owned(),
+            offset: field("master_repl_offset:").and_then(|it| it.parse().ok()).unwrap_or(u64::MAX),
+            online: online().filter_map(replica).collect(),
+        }
     }
 }
 
 struct OnSale {
-    /// The calls that wait for replicas, and the looks, which wait behind none of them.
-    jobs: [mpsc::UnboundedSender<Job>; 2],
+    /// The calls that wait for replicas.
+    jobs: mpsc::UnboundedSender<Job>,
     /// The seed of the draw, or what stands there instead.
     kept: String,
     draw: Option<Draw>,
@@ -103,6 +109,8 @@ struct OnSale {
     seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
     /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
     history: AtomicU64,
+    /// How many a look has seen, and where the master was then, in which history. It is sure once the replicas are there.
+    unsure: Mutex<(u64, u64, String)>,
     /// The last order and the last payment, as Redis has told for sure.
     last: Mutex<[String; 2]>,
     followers: Mutex<HashMap<String, Followers>>,
@@ -110,22 +118,37 @@ struct OnSale {
 
 impl OnSale {
     /// Returns why what the master has may be lost with it, if so.
-    fn trouble(&self, replicas: Replication, wanted: u32) -> Option<StockError> {
+    fn trouble(&self, replicas: &Replication, wanted: u32) -> Option<StockError> {
         let mut histories = lock(&self.followers);
         if histories.len() >= MOST_HISTORIES {
             histories.clear();
         }
         // Those of an old master stay: one connection may be to it, and another to the new one.
-        let (online, left) = histories.entry(replicas.history).or_default();
-        if online.iter().any(|it| !replicas.online.contains(it)) {
+        let (online, left) = histories.entry(replicas.history.clone()).or_default();
+        if online.iter().any(|it| !replicas.online.contains_key(it)) {
             *left = Some(Instant::now());
         }
-        *online = replicas.online;
+        *online = replicas.online.keys().cloned().collect();
         let confirmed = replicas.confirmed;
         if confirmed < wanted {
             return Some(StockError::NotReplicated { confirmed, wanted });
         }
         left.is_some_and(|at| at.elapsed() < LEFT_BY).then_some(StockError::ReplicaLeft)
+    }
+
+    /// Takes note of how many orders and payments a look has seen. A failover may take back what too few replicas have, and
+    /// these confirm once a second what they have. So what one look has seen is kept until a later one finds it there.
+    fn count(&self, count: u64, replicas: Replication, wanted: u32) {
+        let mut unsure = lock(&self.unsure);
+        let (seen, offset, history) = &*unsure;
+        if *history == replicas.history {
+            let confirmed = replicas.online.values().filter(|at| *at >= offset).count();
+            if confirmed < wanted as usize {
+                return;
+            }
+            self.history.fetch_max(*seen, Ordering::Relaxed);
+        }
+        *unsure = (count, replicas.offset, replicas.history);
     }
 }
 
@@ -172,11 +195,11 @@ pub(crate) struct Replicas {
 async fn wait_together(
     commands: RedisCommands,
     replicas: Replicas,
-    patience: Duration,
     mut queue: mpsc::UnboundedReceiver<Job>,
 ) {
     let Replicas { wanted, timeout, on_cluster } = replicas;
-    let patience_ms = patience.as_millis().max(1) as u64;
+    // A call may come while those before it wait.
+    let patience_ms = (timeout.min(STALE) * 2 / 5).as_millis().max(1) as u64;
     let script = Script::new(SALE);
     let mut jobs = Vec::new();
     while queue.recv_many(&mut jobs, MOST_TOGETHER).await > 0 {
@@ -210,8 +233,9 @@ async fn wait_together(
             Ok(mut replies) => {
                 let info = replies.pop().map_or(Ok(String::new()), reading::<String>);
                 let confirmed = replies.pop().map_or(Ok(0), reading::<u32>);
-                let replicas = confirmed.and_then(|it| Ok(Replication::of(it, &info?)));
-                let replicas = replicas.map_err(after_all);
+                let replicas = confirmed
+                    .and_then(|confirmed| Ok(Replication { confirmed, ..Replication::of(&info?) }))
+                    .map_err(after_all);
                 for (caller, reply) in callers.into_iter().zip(replies) {
                     let told = reading(reply).and_then(|told| Ok((told, replicas.clone()?)));
                     let _ = caller.send(told);
@@ -238,10 +262,10 @@ impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock, its draw and its orders, so a server
     /// may be restarted at any time. One that Redis has lost is an error.
     ///
-    /// The connections of the orders, and of what looks whether they can be safe, must be their own if replicas
-    /// are waited for, because `WAIT` holds up what is sent after it.
+    /// The connection of the orders must be their own if replicas are waited for, because `WAIT` holds up what is
+    /// sent after it.
     pub(crate) async fn open(
-        [orders, looks]: [RedisCommands; 2],
+        orders: RedisCommands,
         reads: RedisCommands,
         prefix: &str,
         on_sale: &[(Sku, u32)],
@@ -249,7 +273,6 @@ impl RedisStock {
         terms: Terms,
     ) -> Result<Arc<Self>, StockError> {
         let mut stock = Self {
-            looks,
             reads,
             prefix: prefix.to_owned(),
             replicas,
@@ -265,34 +288,20 @@ impl RedisStock {
                 break;
             }
         }
-        let wait = |commands: &RedisCommands, patience| {
+        let queue = || {
             let (jobs, queue) = mpsc::unbounded_channel();
-            tokio::spawn(wait_together(commands.clone(), replicas, patience, queue));
+            tokio::spawn(wait_together(orders.clone(), replicas, queue));
             jobs
         };
-        // A call may come while those before it wait. On a Cluster the looks of a node do so one after the other.
-        let patience = replicas.timeout.min(STALE) * 2 / 5;
-        let one_of_all = STALE / on_sale.len() as u32 / 2;
-        let of_looks = if replicas.on_cluster { patience.min(one_of_all) } else { patience };
-        let looks = stock.looks.clone();
-        let queues = || [wait(&orders, patience), wait(&looks, of_looks)];
-        let all = queues();
+        let all = queue();
         for (sku, pieces) in on_sale {
-            let jobs = if replicas.on_cluster { queues() } else { all.clone() };
+            // On a Cluster those of a SKU wait at its node.
+            let jobs = if replicas.on_cluster { queue() } else { all.clone() };
             let put = stock.put_on_sale(sku, *pieces, jobs).await?;
             stock.on_sale.insert(sku.clone(), put);
+            stock.look(sku).await?;
         }
         let stock = Arc::new(stock);
-        for together in on_sale.chunks(MOST_TOGETHER) {
-            let mut looks = JoinSet::new();
-            for (sku, _) in together {
-                let (stock, sku) = (Arc::clone(&stock), sku.clone());
-                looks.spawn(async move { stock.look(&sku).await });
-            }
-            while let Some(looked) = looks.join_next().await {
-                looked.map_err(malformed)??;
-            }
-        }
         for (sku, _) in on_sale {
             tokio::spawn(Arc::clone(&stock).follow(sku.clone()));
         }
@@ -303,7 +312,7 @@ impl RedisStock {
         &self,
         sku: &Sku,
         pieces: u32,
-        jobs: [mpsc::UnboundedSender<Job>; 2],
+        jobs: mpsc::UnboundedSender<Job>,
     ) -> Result<OnSale, StockError> {
         let [stock, draw] = ["stock", "draw"].map(|what| self.key(sku, what));
         let mode = if self.terms.draws { Draw::seed() } else { FIRST_COME.to_owned() };
@@ -333,6 +342,7 @@ impl RedisStock {
             draw,
             seen: Mutex::new(unseen),
             history: AtomicU64::new(0),
+            unsure: Mutex::default(),
             last: Mutex::default(),
             followers: Mutex::default(),
         })
@@ -353,16 +363,6 @@ impl RedisStock {
         let [order, payment] = lock(last).clone();
         let tick = ["tick".to_owned(), kept.clone(), order, payment];
         let looked = self.send(sku, &tick).await.and_then(Sent::seen);
-        if let Ok((_, Some(StockError::Store(_))))
-        | Err(StockError::Store(StoreError::Uncertain { .. } | StoreError::Refused { .. })) =
-            &looked
-        {
-            // The script does not fail if Redis takes no writes. This does, so that a connection to what is no master any
-            // more is left.
-            let mut mark = redis::cmd("SET");
-            mark.arg(self.key(sku, "stock")).arg(LOST).arg("NX");
-            let _ = self.looks.query::<Value>(&mark).await;
-        }
         let mut seen = lock(seen);
         match &looked {
             Ok((level, trouble)) => *seen = (Instant::now(), Ok(*level), trouble.clone()),
@@ -450,7 +450,7 @@ impl RedisStock {
         }
     }
 
-    /// Sends a call to the script. All that may write waits for the replicas with others.
+    /// Sends a call to the script. A change waits for the replicas with others.
     async fn send(&self, sku: &Sku, call: &[String; 4]) -> Result<Sent, StockError> {
         let [op, rest @ ..] = call;
         let keys = KEYS.map(|what| self.key(sku, what));
@@ -464,40 +464,40 @@ impl RedisStock {
         arguments.extend(numbers.map(|it| it.to_string()));
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;
-        let (told, trouble, has_waited): (Told, _, _) = if !is_read(op) && wanted > 0 {
-            let (is_look, (caller, told)) = (op == "tick", oneshot::channel());
-            let call = [keys.into(), arguments];
-            let _ = jobs[usize::from(is_look)].send((call, Instant::now(), caller));
+        let (told, replicas): (Told, _) = if !is_read(op) && wanted > 0 {
+            let (caller, told) = oneshot::channel();
+            let _ = jobs.send(([keys.into(), arguments], Instant::now(), caller));
             let told = told.await.map_err(|_| malformed("expected a reply to each call"))?;
-            let (told, mut replicas) = told?;
-            let has_waited = replicas.confirmed >= wanted;
-            if is_look && self.replicas.on_cluster {
-                // It has waited for less time than an order does.
-                replicas.confirmed = replicas.confirmed.max(replicas.in_time);
-            }
-            (told, on_sale.trouble(replicas, wanted), has_waited)
+            let (told, replicas) = told?;
+            (told, Some(replicas))
         } else {
-            (self.reads.script(&self.script, &keys, &arguments).await?, None, wanted == 0)
+            let told: Told = self.reads.script(&self.script, &keys, &arguments).await?;
+            let replicas = (op == "tick" && wanted > 0).then(|| Replication::of(&told.7));
+            (told, replicas)
         };
-        let (outcome, order, number, now_us, news_us, now_history, level) = told;
+        let (outcome, order, number, now_us, news_us, now_history, level, _) = told;
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome = parsed.map_err(malformed)?;
+        if outcome == Outcome::Lost {
+            // It is not set again: the orders are lost with it, and would be sold twice.
+            return Err(StockError::Lost(sku.clone()));
+        }
+        let trouble = replicas.as_ref().and_then(|it| on_sale.trouble(it, wanted));
         // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
         let is_paid = outcome == Outcome::Paid && op == "pay";
-        let has_looked = outcome == Outcome::Done && order.is_empty();
-        let wrote = has_looked || is_paid || matches!(outcome, Outcome::Placed | Outcome::Held);
-        if wanted == 0 || wrote && has_waited && trouble.is_none() {
+        let wrote = is_paid || matches!(outcome, Outcome::Placed | Outcome::Held);
+        if wanted == 0 || wrote && trouble.is_none() {
             history.fetch_max(now_history, Ordering::Relaxed);
             if is_paid {
                 lock(last)[1].clone_from(&rest[1]);
             } else if outcome == Outcome::Placed {
                 lock(last)[0].clone_from(&order);
             }
-        }
-        if outcome == Outcome::Lost {
-            // It is not set again: the orders are lost with it, and would be sold twice.
-            return Err(StockError::Lost(sku.clone()));
+        } else if let (Outcome::Done, "", None, Some(replicas)) =
+            (outcome, &*order, &trouble, replicas)
+        {
+            on_sale.count(now_history, replicas, wanted);
         }
         Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })
     }
@@ -511,5 +511,5 @@ impl RedisStock {
 
 /// Returns whether a call changes nothing but what its time has come for.
 fn is_read(op: &str) -> bool {
-    matches!(op, "entry" | "show")
+    matches!(op, "entry" | "show" | "tick")
 }

@@ -53,7 +53,7 @@ async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String
     let (terms, rest) = arguments.split_at(3);
     call.extend(keys.iter().map(String::as_str).chain([op]));
     call.extend(terms.iter().chain(&["0"]).chain(rest));
-    type Told = (String, String, u64, u64, u64, u64, Vec<u32>);
+    type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
     let (outcome, held, _, _, news, ..): Told = redis.run(&call).await;
     (outcome, held, news)
 }
@@ -72,11 +72,6 @@ async fn order(server: &Server, user: &str, ticket: &Value) -> HttpResponse {
 async fn until_ready(server: &Server) {
     let is_ready = async || server.get("/readyz").await.status == 200;
     eventually("it is ready", is_ready).await;
-}
-
-/// Returns flags that put so many SKUs on sale.
-fn skus(count: usize) -> Vec<String> {
-    (0..count).map(|number| format!("--stock=sku-{number}=5")).collect()
 }
 
 /// Begins the call by which the payment provider says that an order is paid.
