@@ -1,6 +1,6 @@
 //! [`MemoryStock`]: the stock of one process. It does what `sale.lua` does.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,14 +23,13 @@ pub(crate) struct MemoryStock {
 #[derive(Default)]
 struct Shelf {
     stock: usize,
-    buyers: HashMap<String, String>,
-    orders: HashMap<String, String>,
+    users: HashMap<String, At>,
+    orders: HashMap<String, Order>,
     line: Ranked,
     turns: Ranked,
     unpaid: Ranked,
-    paid: HashMap<String, String>,
     payments: HashMap<String, String>,
-    returned: HashMap<String, String>,
+    returned: HashSet<String>,
     // Of the present call:
     now_us: u64,
     is_drawn: bool,
@@ -41,41 +40,26 @@ struct Shelf {
 }
 
 /// Names in the order of their scores.
-#[derive(Default)]
-struct Ranked {
-    scores: HashMap<String, u64>,
-    order: BTreeSet<(u64, String)>,
+type Ranked = BTreeSet<(u64, String)>;
+
+/// Where a user is: in line with a score, at turn until then, or with an order.
+enum At {
+    Line(u64),
+    Turn(u64),
+    Order(String),
 }
 
-impl Ranked {
-    fn score(&self, name: &str) -> Option<u64> {
-        self.scores.get(name).copied()
-    }
+struct Order {
+    user: String,
+    /// Until when it has to be paid, or 0.
+    deadline: u64,
+    is_paid: bool,
+}
 
-    fn add(&mut self, name: &str, score: u64) {
-        self.remove(name);
-        self.scores.insert(name.to_owned(), score);
-        self.order.insert((score, name.to_owned()));
-    }
-
-    fn remove(&mut self, name: &str) {
-        if let Some((name, score)) = self.scores.remove_entry(name) {
-            self.order.remove(&(score, name));
-        }
-    }
-
-    /// Counts those up to a name. Takes as long as there are.
-    fn place(&self, name: &str, score: u64) -> usize {
-        self.order.range(..=(score, name.to_owned())).count()
-    }
-
-    /// Takes the first one, if its score is no higher.
-    fn pop(&mut self, highest: u64) -> Option<String> {
-        self.order.first().filter(|(score, _)| *score <= highest)?;
-        let (_, name) = self.order.pop_first()?;
-        self.scores.remove(&name);
-        Some(name)
-    }
+/// Takes the first name, if its score is no higher.
+fn pop(ranked: &mut Ranked, highest: u64) -> Option<String> {
+    ranked.first().filter(|(score, _)| *score <= highest)?;
+    ranked.pop_first().map(|(_, name)| name)
 }
 
 impl MemoryStock {
@@ -130,9 +114,9 @@ impl MemoryStock {
         Some(Level {
             stock: shelf.stock as u32,
             sold: shelf.orders.len() as u32,
-            paid: shelf.paid.len() as u32,
-            entries: shelf.line.scores.len() as u32,
-            turns: shelf.turns.scores.len() as u32,
+            paid: shelf.payments.len() as u32,
+            entries: shelf.line.len() as u32,
+            turns: shelf.turns.len() as u32,
         })
     }
 }
@@ -144,51 +128,53 @@ impl Shelf {
 
     /// Takes back what was not paid in time, and gives the free turns of a draw.
     fn tick(&mut self) {
-        while let Some(order) = self.unpaid.pop(self.now_us) {
-            if let Some(user) = self.orders.remove(&order) {
-                self.buyers.remove(&user);
-                self.returned.insert(order, user);
+        while let Some(order) = pop(&mut self.unpaid, self.now_us) {
+            if let Some(Order { user, .. }) = self.orders.remove(&order) {
+                self.users.remove(&user);
+                self.returned.insert(order);
             }
         }
         if !self.is_drawn || self.opens_us.is_some() {
             return;
         }
-        while self.turns.pop(self.now_us).is_some() {}
-        while self.orders.len() + self.turns.scores.len() < self.stock {
-            let Some(user) = self.line.pop(u64::MAX) else { break };
-            self.turns.add(&user, self.now_us + self.turn_us);
+        while let Some(user) = pop(&mut self.turns, self.now_us) {
+            self.users.remove(&user);
+        }
+        while self.orders.len() + self.turns.len() < self.stock {
+            let Some(user) = pop(&mut self.line, u64::MAX) else { break };
+            let end = self.now_us + self.turn_us;
+            self.turns.insert((end, user.clone()));
+            self.users.insert(user, At::Turn(end));
         }
     }
 
     fn state(&self, user: &str) -> Reply {
-        if let Some(held) = self.buyers.get(user) {
-            let is_paid = self.paid.contains_key(held);
-            let outcome = if is_paid { Outcome::Paid } else { Outcome::Ordered };
-            return self.reply(outcome, held, self.unpaid.score(held).unwrap_or_default());
-        }
-        if let Some(end) = self.turns.score(user).filter(|end| *end > self.now_us) {
-            return self.reply(Outcome::Turn, "", end);
-        }
-        match (self.opens_us, self.line.score(user)) {
-            (Some(opens), Some(_)) => self.reply(Outcome::Entered, "", opens),
-            (None, _) if self.orders.len() >= self.stock && self.unpaid.scores.is_empty() => {
-                self.reply(Outcome::Over, "", 0)
+        let is_over = self.orders.len() >= self.stock && self.unpaid.is_empty();
+        match (self.users.get(user), self.opens_us) {
+            (Some(At::Order(held)), _) => {
+                let Order { deadline, is_paid, .. } = self.orders[held];
+                let outcome = if is_paid { Outcome::Paid } else { Outcome::Ordered };
+                self.reply(outcome, held, deadline)
             }
-            (None, Some(score)) => {
-                let place = self.line.place(user, score);
+            (Some(At::Turn(end)), _) => self.reply(Outcome::Turn, "", *end),
+            (Some(At::Line(_)), Some(opens)) => self.reply(Outcome::Entered, "", opens),
+            (_, None) if is_over => self.reply(Outcome::Over, "", 0),
+            (Some(At::Line(score)), None) => {
+                // Takes as long as there are.
+                let place = self.line.range(..=(*score, user.to_owned())).count();
                 let waiting = self.reply(Outcome::Waiting, "", place as u64);
                 Reply { news_us: self.news_us(place), ..waiting }
             }
-            (_, None) => self.reply(Outcome::None, "", 0),
+            (None, _) => self.reply(Outcome::None, "", 0),
         }
     }
 
     /// Tells when there can be a turn for this place in line.
     fn news_us(&self, place: usize) -> u64 {
-        if self.orders.len() + self.turns.scores.len() < self.stock {
+        if self.orders.len() + self.turns.len() < self.stock {
             return self.now_us;
         }
-        let ends = self.turns.order.iter().take(place).chain(self.unpaid.order.iter().take(place));
+        let ends = self.turns.iter().take(place).chain(self.unpaid.iter().take(place));
         let mut ends: Vec<u64> = ends.map(|(end, _)| *end).collect();
         ends.sort_unstable();
         ends.get(place - 1).copied().unwrap_or_default()
@@ -197,46 +183,47 @@ impl Shelf {
     fn enter(&mut self, user: &str, drawn: u64) {
         if self.state(user).outcome == Outcome::None {
             let late = (1 << 52) + self.now_us;
-            self.line.add(user, if self.opens_us.is_some() { drawn } else { late });
+            let score = if self.opens_us.is_some() { drawn } else { late };
+            self.line.insert((score, user.to_owned()));
+            self.users.insert(user.to_owned(), At::Line(score));
         }
     }
 
     fn order(&mut self, user: &str, order: String, ticket: u64) -> Reply {
-        if let Some(held) = self.buyers.get(user) {
+        let at = self.users.get(user);
+        if let Some(At::Order(held)) = at {
             return self.reply(Outcome::Held, held, 0);
         }
-        let has_turn = || ticket > self.now_us && self.turns.score(user) == Some(ticket);
-        if self.is_drawn && !has_turn() {
+        if self.is_drawn && !matches!(at, Some(At::Turn(end)) if *end == ticket) {
             return self.reply(Outcome::TurnOver, "", 0);
         }
         if self.orders.len() >= self.stock {
             return self.reply(Outcome::SoldOut, "", 0);
         }
-        self.turns.remove(user);
-        self.buyers.insert(user.to_owned(), order.clone());
-        self.orders.insert(order.clone(), user.to_owned());
-        let mut deadline = 0;
-        if self.pay_us > 0 {
-            deadline = self.now_us + self.pay_us;
-            self.unpaid.add(&order, deadline);
+        self.turns.remove(&(ticket, user.to_owned()));
+        self.users.insert(user.to_owned(), At::Order(order.clone()));
+        let deadline = if self.pay_us > 0 { self.now_us + self.pay_us } else { 0 };
+        if deadline > 0 {
+            self.unpaid.insert((deadline, order.clone()));
         }
-        self.reply(Outcome::Placed, &order, deadline)
+        let placed = self.reply(Outcome::Placed, &order, deadline);
+        self.orders.insert(order, Order { user: user.to_owned(), deadline, is_paid: false });
+        placed
     }
 
     fn pay(&mut self, order: &str, payment: &str) -> Reply {
-        let by = self.paid.get(order);
-        let outcome = match by {
-            _ if self.payments.get(payment).is_some_and(|of| of != order) => Outcome::PaymentUsed,
-            Some(by) if by == payment => Outcome::Paid,
-            None if self.orders.contains_key(order) => {
-                self.unpaid.remove(order);
-                self.paid.insert(order.to_owned(), payment.to_owned());
+        let outcome = match (self.payments.get(payment), self.orders.get_mut(order)) {
+            (Some(of), _) if of != order => Outcome::PaymentUsed,
+            (Some(_), _) => Outcome::Paid,
+            (None, Some(Order { is_paid: true, .. })) => Outcome::AlreadyPaid,
+            (None, Some(unpaid)) => {
+                self.unpaid.remove(&(unpaid.deadline, order.to_owned()));
+                (unpaid.deadline, unpaid.is_paid) = (0, true);
                 self.payments.insert(payment.to_owned(), order.to_owned());
                 Outcome::Paid
             }
-            None if !self.returned.contains_key(order) => Outcome::Unknown,
-            Some(_) => Outcome::AlreadyPaid,
-            None => Outcome::TooLate,
+            (None, None) if self.returned.contains(order) => Outcome::TooLate,
+            (None, None) => Outcome::Unknown,
         };
         self.reply(outcome, "", 0)
     }
