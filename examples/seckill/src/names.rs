@@ -67,7 +67,8 @@ impl OrderId {
     }
 }
 
-/// A user, as the authentication in front of this server names them: 1 to 128 bytes.
+/// A user, as the authentication in front of this server names them: 1 to 128 bytes. User ids are personal: they may be
+/// logged at the level debug only, so this one can't be formatted.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize)]
 pub(crate) struct UserId(String);
 
@@ -94,13 +95,6 @@ fn is_user_id(id: &[u8]) -> bool {
         && !is_dots(text)
         && !text.starts_with("sha256:")
         && !text.contains(char::REPLACEMENT_CHARACTER)
-}
-
-/// User ids are personal: they may be logged at the level debug only.
-impl fmt::Debug for UserId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "UserId({} bytes)", self.0.len())
-    }
 }
 
 /// Returns what finds the user id in a request: in the header `x-user-id`, or, if that is missing, in this
