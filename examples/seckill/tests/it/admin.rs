@@ -7,9 +7,9 @@ use test_support::eventually;
 use test_support::requests::HttpResponse;
 use test_support::server_process::Server;
 
-#[cfg(feature = "metrics")]
-use crate::on_redis;
 use crate::{ADMIN, SECKILL, TOKEN, alone, by, on_both};
+#[cfg(feature = "metrics")]
+use crate::{on_redis, pay};
 
 /// The first strike is a ban of an hour.
 const STRICT: [&str; 8] =
@@ -111,32 +111,29 @@ async fn a_malformed_request_is_refused() {
 #[tokio::test]
 async fn an_address_is_explained_by_the_policy_of_its_network() {
     let draw = ["--accounts", "1/10m", "--nat", "127.0.0.0/8=2", "--opens-in", "1h"];
-    let server = alone(&[&ADMIN[..], &draw].concat());
+    let server = alone(&[&ADMIN[..], &draw, &["--trust-proxy", "127.0.0.1"]].concat());
     for (user, status) in [("alice", 202), ("bob", 202), ("carol", 429)] {
         assert_eq!(by(&server, user, "POST", "/seckill/iphone/entries").await.status, status);
     }
     let live = server.ask("GET", "/admin/live", "").await.json();
     let denied = json!([{ "policy": "accounts", "key": "127.0.0.1", "denials": 1 }]);
     assert_eq!(live["offenders"], denied);
-    let explain = async |policy: &str| {
-        server.ask("GET", &format!("/admin/explain/127.0.0.1?policy={policy}"), "").await
+    let entry = server.request("POST", "/seckill/iphone/entries").header("x-user-id", "dave");
+    let entry = entry.header("x-forwarded-for", "2001:db8::5");
+    assert_eq!(server.send(entry).await.status, 202);
+    let explain = async |address: &str, policy: &str| {
+        server.ask("GET", &format!("/admin/explain/{address}?policy={policy}"), "").await
     };
-    for (policy, quota) in [("accounts", "2/600s"), ("ip", "200/60s")] {
-        let quotas = &explain(policy).await.json()["quotas"];
-        assert_eq!((&quotas[0]["quota"], &quotas[0]["taken"]), (&json!(quota), &json!(2)));
+    for (address, policy, quota, taken) in [
+        ("127.0.0.1", "accounts", "2/600s", 2),
+        ("127.0.0.1", "ip", "200/60s", 2),
+        ("2001:db8::%2F64", "ip", "100/60s", 1),
+        ("2001:db8::6", "ip", "100/60s", 1),
+    ] {
+        let quotas = &explain(address, policy).await.json()["quotas"];
+        assert_eq!((&quotas[0]["quota"], &quotas[0]["taken"]), (&json!(quota), &json!(taken)));
     }
-    assert_eq!(explain("ip&policy=ip").await.problem(404), "/problems/unknown-policy");
-}
-
-#[tokio::test]
-async fn an_ipv6_address_is_explained_by_its_network() {
-    let server = alone(&[&ADMIN[..], &["--trust-proxy", "127.0.0.1"]].concat());
-    let order = server.order_request("iphone", "alice").header("x-forwarded-for", "2001:db8::5");
-    assert_eq!(server.send(order).await.status, 201);
-    for key in ["2001:db8::%2F64", "2001:db8::6"] {
-        let explained = server.ask("GET", &format!("/admin/explain/{key}?policy=ip"), "").await;
-        assert_eq!(explained.json()["quotas"][0]["taken"], 1, "{key}");
-    }
+    assert_eq!(explain("::1", "ip&policy=ip").await.problem(404), "/problems/unknown-policy");
 }
 
 #[cfg(feature = "metrics")]
@@ -148,9 +145,7 @@ async fn metrics_need_the_token_name_no_user_and_tell_a_loss() {
     for _ in 0..6 {
         server.order("iphone", "alice").await;
     }
-    let pay = server
-        .request("POST", &format!("/orders/{}/payment", placed["order_id"].as_str().unwrap()));
-    assert_eq!(server.send_body(pay, r#"{"payment_id": "1"}"#).await.status, 200);
+    assert_eq!(pay(&server, &placed, "1").await.status, 200);
     let shows = async |line: &str| {
         let page = server.ask("GET", "/metrics", "").await;
         assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
