@@ -73,7 +73,7 @@ impl Bans {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota, or no [`Penalty`](crate::Penalty): only a policy that has one
+    /// If the policy has no quota or too many, or no [`Penalty`](crate::Penalty): only a policy that has one
     /// enforces bans.
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
@@ -88,7 +88,7 @@ impl Bans {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota. [`PolicyHandle::try_new`] returns an error instead.
+    /// If the policy has no quota or too many. [`PolicyHandle::try_new`] returns an error instead.
     #[track_caller]
     pub fn try_new(
         policy: impl Into<PolicyHandle>,

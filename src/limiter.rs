@@ -56,7 +56,7 @@ impl Limiter {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota. [`PolicyHandle::try_new`] returns an error instead.
+    /// If the policy has no quota or too many. [`PolicyHandle::try_new`] returns an error instead.
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, store: impl Store) -> Self {
         Self {

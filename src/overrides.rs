@@ -58,7 +58,7 @@ impl Overrides {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota. [`PolicyHandle::try_new`] returns an error instead.
+    /// If the policy has no quota or too many. [`PolicyHandle::try_new`] returns an error instead.
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>) -> Self {
         Self { policy: policy.into(), by_key: Arc::default() }
@@ -104,7 +104,7 @@ impl Overrides {
     /// # Errors
     ///
     /// [`PolicyError::Renamed`] if the policy of the override has another name, whose logs would be
-    /// others, and [`PolicyError::NoQuota`] if it has no quota. Then nothing has changed.
+    /// others, and those of [`PolicyHandle::try_new`]. Then nothing has changed.
     pub fn set(&self, key: impl Into<Key>, new: Override) -> Result<(), PolicyError> {
         let (key, policy) = (key.into(), self.policy_of(new)?);
         self.change(|by_key| {

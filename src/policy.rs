@@ -29,6 +29,7 @@ pub use self::penalty::Penalty;
 pub use self::policies::{Policies, PolicyChange};
 
 const LONGEST_NAME: usize = 64;
+const MOST_QUOTAS: usize = 16;
 /// The name of a policy without one, as in the examples of the IETF draft.
 const DEFAULT_NAME: &str = "default";
 
@@ -168,7 +169,7 @@ impl Policy {
         *self.name() == *self.base_name
     }
 
-    /// Adds a quota, which must hold in addition to the others.
+    /// Adds a quota, which must hold in addition to the others. A policy in use has at most 16.
     pub fn quota(mut self, quota: Quota) -> Self {
         let at = self.quotas.partition_point(|other| order(other) <= order(&quota));
         self.quotas.insert(at, quota);
@@ -519,11 +520,12 @@ impl Policy {
         self.quotas.last().map_or(0, Quota::window_us)
     }
 
-    /// Refuses a policy that limits nothing, and warns of a ban that nobody would notice.
+    /// Refuses a policy that limits nothing or has too many quotas, and warns of a ban that nobody would notice.
     fn ensure_quota(self) -> Result<Self, PolicyError> {
         let Some(longest) = self.quotas.last() else {
             return Err(PolicyError::NoQuota { name: self.name().to_owned() });
         };
+        ensure_few(self.quotas.len())?;
         let first = self.get_penalty().and_then(|penalty| penalty.levels().first());
         if let Some(first) = first.filter(|first| **first < longest.window()) {
             telemetry::ban_too_short(self.name(), *first, *longest);
@@ -567,8 +569,13 @@ fn order(quota: &Quota) -> impl Ord + use<> {
     (quota.window(), quota.limit())
 }
 
+fn ensure_few(quotas: usize) -> Result<(), PolicyError> {
+    if quotas > MOST_QUOTAS { Err(PolicyError::TooManyQuotas { quotas }) } else { Ok(()) }
+}
+
 /// Parses quotas that are separated by commas.
 fn parse_quotas(text: &str) -> Result<Vec<Quota>, PolicyError> {
+    ensure_few(text.split(',').count())?;
     let quota = |(index, part): (usize, &str)| {
         let wrong = |source| PolicyError::Quota { position: index + 1, source };
         part.trim().parse().map_err(wrong)

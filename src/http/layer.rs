@@ -81,7 +81,7 @@ impl SlidingWindowLayer {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota, for which [`PolicyHandle::try_new`] returns an error instead, or counts distinct values,
+    /// If the policy has no quota or too many, for which [`PolicyHandle::try_new`] returns an error instead, or counts distinct values,
     /// see [`rule_distinct`](Self::rule_distinct).
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
@@ -177,7 +177,7 @@ impl SlidingWindowLayer {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota, or counts [distinct](crate::Policy::distinct) values.
+    /// If the policy has no quota or too many, or counts [distinct](crate::Policy::distinct) values.
     #[track_caller]
     pub fn rule(self, policy: impl Into<PolicyHandle>, key: impl KeyExtractor) -> Self {
         let policy = policy.into();
@@ -217,7 +217,7 @@ impl SlidingWindowLayer {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota, or counts something else.
+    /// If the policy has no quota or too many, or counts something else.
     #[track_caller]
     pub fn rule_distinct(
         self,

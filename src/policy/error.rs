@@ -1,5 +1,6 @@
 //! The errors of policies and penalties.
 
+use super::MOST_QUOTAS;
 use crate::quota::ParseQuotaError;
 
 /// The error of a [`Policy`](crate::Policy).
@@ -17,6 +18,12 @@ pub enum PolicyError {
     NoQuota {
         /// The policy's name.
         name: String,
+    },
+    /// The policy has more than 16 quotas. Each takes time of every check, and a place in the headers.
+    #[error("a policy has at most {MOST_QUOTAS} quotas, and not {quotas}")]
+    TooManyQuotas {
+        /// The number of quotas.
+        quotas: usize,
     },
     /// The policy has no penalty, so bans under it would not be enforced.
     #[error(

@@ -40,7 +40,7 @@ impl PolicyHandle {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota.
+    /// If the policy has no quota or too many.
     #[track_caller]
     pub fn new(policy: impl Into<Policy>) -> Self {
         or_panic(Self::try_new(policy))
@@ -50,7 +50,8 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// [`PolicyError::NoQuota`] if the policy has no quota.
+    /// [`PolicyError::NoQuota`] if the policy has no quota, and [`PolicyError::TooManyQuotas`] if it has more
+    /// than 16.
     pub fn try_new(policy: impl Into<Policy>) -> Result<Self, PolicyError> {
         policy.into().ensure_quota().map(Self::of)
     }
@@ -72,7 +73,7 @@ impl PolicyHandle {
     ///
     /// # Errors
     ///
-    /// [`PolicyError::NoQuota`] if the new policy has no quota, and [`PolicyError::Renamed`] if it has
+    /// Those of [`PolicyHandle::try_new`], and [`PolicyError::Renamed`] if the new policy has
     /// another name, because its logs would be empty. The old policy then stays.
     pub fn set(&self, policy: impl Into<Policy>) -> Result<PolicyChange, PolicyError> {
         let policy = policy.into().ensure_quota()?;
@@ -104,7 +105,7 @@ impl PolicyHandle {
 impl<P: Into<Policy>> From<P> for PolicyHandle {
     /// # Panics
     ///
-    /// If the policy has no quota.
+    /// If the policy has no quota or too many.
     #[track_caller]
     fn from(policy: P) -> Self {
         Self::new(policy)

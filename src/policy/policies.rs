@@ -65,7 +65,7 @@ impl Policies {
     ///
     /// # Errors
     ///
-    /// [`PolicyError::NoPolicy`] if there is none, [`PolicyError::NoQuota`] if one has no quota, and
+    /// [`PolicyError::NoPolicy`] if there is none, those of [`PolicyHandle::try_new`], and
     /// [`PolicyError::Duplicate`] if two have the same name.
     pub fn try_new(policies: impl IntoIterator<Item = Policy>) -> Result<Self, PolicyError> {
         let mut handles = Handles::new();

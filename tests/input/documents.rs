@@ -14,7 +14,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::store::RedisServers;
-use tower_sliding_window::{Counts, FailurePolicy, Penalty, Policies, Policy, PolicyError, Quota};
+use tower_sliding_window::{
+    Counts, FailurePolicy, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
+};
 
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
@@ -189,6 +191,16 @@ fn names_fit_headers_and_keys() {
         assert!(matches!(Policy::try_new(name), Err(PolicyError::Name { .. })), "{name:?}");
     }
     assert_eq!(Policy::new("sms.channel-7_x").name(), "sms.channel-7_x");
+}
+
+#[test]
+fn policy_has_at_most_16_quotas() {
+    let quotas = |most| (1..=most).map(|it| Quota::new(it, Duration::from_secs(it.into())));
+    let made = |most| PolicyHandle::try_new(quotas(most).fold(Policy::new("user"), Policy::quota));
+    let parsed = |most| quotas(most).map(|it| it.to_string()).collect::<Vec<_>>().join(",").parse();
+    assert!(made(16).is_ok() && parsed(16).is_ok_and(|it: Policy| it.quotas().len() == 16));
+    let errors = [made(17).unwrap_err(), parsed(17).unwrap_err()];
+    assert_eq!(errors, [(); 2].map(|()| PolicyError::TooManyQuotas { quotas: 17 }));
 }
 
 #[test]

@@ -211,8 +211,8 @@ fn every_combination_has_its_key() {
     hold(key::constant("x"), vec![("constant", both(), Ok(Key::from("x")))]);
 
     let mistake = KeyError::NotProvided { fix: "change the server" };
-    let of_server = |_: &Parts| Err::<Key, _>(KeyError::NotProvided { fix: "change the server" });
-    let table = || vec![("a mistake", both(), Err(mistake.clone()))];
+    let of_server = move |_: &Parts| Err::<Key, _>(mistake);
+    let table = || vec![("a mistake", both(), Err(mistake))];
     hold(key::optional(of_server), table());
     hold(key::first_of(of_server, key::constant("x")), table());
 }

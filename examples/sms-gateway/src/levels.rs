@@ -98,7 +98,8 @@ fn wrong<T>(place: impl Into<String>, why: impl ToString) -> Result<T, DocumentE
 
 fn is_name(name: &str) -> bool {
     let allowed = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"_.-".contains(&it);
-    (1..=64).contains(&name.len()) && name.bytes().all(allowed)
+    // No client leaves a dot alone in a path.
+    (1..=64).contains(&name.len()) && name.bytes().all(allowed) && !matches!(name, "." | "..")
 }
 
 /// Tells whether telephone numbers may begin so. `+` is for all.

@@ -1,7 +1,7 @@
 //! [`Message`]: what is to be sent, read from the body of a request.
 
 use axum::http::StatusCode;
-use example_support::problem::Problem;
+use example_support::problem::{Problem, WholeBody};
 use serde::Deserialize;
 use serde_json::error::Category;
 
@@ -22,8 +22,8 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    pub(crate) fn read(body: &[u8]) -> Result<Self, Problem> {
-        let mut message: Self = serde_json::from_slice(body).map_err(|error| {
+    pub(crate) fn read(body: &WholeBody) -> Result<Self, Problem> {
+        let mut message: Self = body.object().map_err(|error| {
             if error.classify() != Category::Data {
                 return unreadable(format!("The body is not JSON: {error}."));
             }

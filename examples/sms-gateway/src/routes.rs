@@ -36,7 +36,7 @@ pub(crate) fn clients(gateway: Arc<Gateway>) -> Router {
     with_fallbacks(routes).layer(DefaultBodyLimit::max(LONGEST_MESSAGE)).with_state(gateway)
 }
 
-async fn send(State(gateway): Shared, WholeBody(body): WholeBody) -> Result<Response, Problem> {
+async fn send(State(gateway): Shared, body: WholeBody) -> Result<Response, Problem> {
     let message = Message::read(&body)?;
     let parts = message.parts;
     let sent = gateway.send(message).await.map(|id| {
@@ -70,11 +70,8 @@ struct Replacement {
     policies: Document,
 }
 
-async fn replace_policies(
-    State(gateway): Shared,
-    WholeBody(body): WholeBody,
-) -> Result<Json<Value>, Problem> {
-    let Replacement { version, policies } = serde_json::from_slice(&body).map_err(|error| {
+async fn replace_policies(State(gateway): Shared, body: WholeBody) -> Result<Json<Value>, Problem> {
+    let Replacement { version, policies } = body.object().map_err(|error| {
         unreadable(format!("The body is not JSON as GET /policies shows it: {error}."))
     })?;
     put_document(&gateway, policies, version).await
@@ -164,12 +161,9 @@ struct Knobs {
     errors: Option<u64>,
 }
 
-async fn set_downstream(
-    State(gateway): Shared,
-    WholeBody(body): WholeBody,
-) -> Result<StatusCode, Problem> {
+async fn set_downstream(State(gateway): Shared, body: WholeBody) -> Result<StatusCode, Problem> {
     let Knobs { latency_ms, errors } =
-        serde_json::from_slice(&body).map_err(|error| unreadable(format!("{error}.")))?;
+        body.object().map_err(|error| unreadable(format!("{error}.")))?;
     if errors.is_some_and(|errors| errors > 100) {
         return Err(bad("errors: it must be from 0 to 100 percent.".to_owned()));
     }
