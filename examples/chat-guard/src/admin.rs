@@ -70,9 +70,9 @@ struct Wanted {
 async fn impose(
     State(monitor): State<SpeechMonitor>,
     Named(user): Named,
-    WholeBody(body): WholeBody,
+    body: WholeBody,
 ) -> Result<Json<Value>, Problem> {
-    let Wanted { length } = serde_json::from_slice(&body).map_err(|why| bad_mute(&why))?;
+    let Wanted { length } = body.object().map_err(|why| bad_mute(&why))?;
     let length = penalty_length(&length).map_err(|why| bad_mute(&why))?;
     Ok(Json(shown(&user, &monitor.mute(&*user, length).await?)))
 }

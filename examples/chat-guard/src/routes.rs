@@ -31,12 +31,11 @@ pub(crate) fn routes(chat: Chat, quota: Policy) -> Router {
         let view = move |State(chat): State<Chat>, User(viewer): User, Named(name): Named| async move {
             Json(chat.view(&place(name), &viewer))
         };
-        let say = move |State(chat): State<Chat>,
-                        User(from): User,
-                        Named(name): Named,
-                        WholeBody(body): WholeBody| async move {
-            say(&chat, from, place(name), &body)
-        };
+        let say =
+            move |State(chat): State<Chat>,
+                  User(from): User,
+                  Named(name): Named,
+                  body: WholeBody| async move { say(&chat, from, place(name), &body) };
         // The layer added last runs first, and none is for reading.
         post(say).route_layer(quota.clone()).route_layer(from_extractor::<User>()).get(view)
     };
@@ -59,9 +58,9 @@ fn say(
     chat: &Chat,
     from: String,
     place: Place,
-    body: &[u8],
+    body: &WholeBody,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let Said { text } = serde_json::from_slice(body).map_err(|why| {
+    let Said { text } = body.object().map_err(|why| {
         Problem::new(StatusCode::BAD_REQUEST, "bad-message", "The message is malformed")
             .detail(format!("The body must be {{\"text\": \"...\"}}, in UTF-8: {why}."))
     })?;

@@ -110,10 +110,10 @@ struct WantedBan {
 async fn impose(
     State(Operator { bans, .. }): State<Operator>,
     path: PathText,
-    WholeBody(body): WholeBody,
+    body: WholeBody,
 ) -> Result<Json<Value>, Problem> {
     let user = user(path)?;
-    let WantedBan { length, reason } = serde_json::from_slice(&body).map_err(bad_ban)?;
+    let WantedBan { length, reason } = body.object().map_err(bad_ban)?;
     let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
     let ban = bans.impose(user.as_str(), length, &reason).await?;
     Ok(Json(shown_ban(user.as_str(), &ban)))
@@ -177,9 +177,9 @@ struct WantedPolicy {
 async fn set_policy(
     State(Operator { fleet, .. }): State<Operator>,
     name: PathText,
-    WholeBody(body): WholeBody,
+    body: WholeBody,
 ) -> Result<Json<Value>, Problem> {
-    let WantedPolicy { quotas, version } = serde_json::from_slice(&body).map_err(bad_policy)?;
+    let WantedPolicy { quotas, version } = body.object().map_err(bad_policy)?;
     change(&fleet, name, version, Some(quotas)).await
 }
 

@@ -66,7 +66,12 @@ impl Standstill {
                 is_whole,
             },
             error => Self {
-                reason: format!("{} is sold: the stock can't be read or changed. {error}.", what(sku)),
+                reason: format!(
+                    "{} is sold: the stock can't be read or changed. {}.",
+                    what(sku),
+                    // That of Redis may end with one.
+                    error.to_string().trim_end_matches('.')
+                ),
                 hint: "Is Redis up, reachable from this server, and ready for writes, with the replicas of \
                        --min-replicas? Once it is, the sale goes on by itself."
                     .into(),

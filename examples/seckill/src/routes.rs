@@ -220,10 +220,10 @@ struct Payment {
 async fn pay(
     State(shop): State<Arc<Shop>>,
     path: PathText,
-    WholeBody(body): WholeBody,
+    body: WholeBody,
 ) -> Result<Json<Value>, Problem> {
     let id = order_id(path)?;
-    let payment = serde_json::from_slice(&body).ok().map(|Payment { payment_id }| payment_id);
+    let payment = body.object().ok().map(|Payment { payment_id }| payment_id);
     let payment =
         payment.filter(|id| (1..=LONGEST_PAYMENT_ID).contains(&id.len())).ok_or_else(|| {
             Problem::new(StatusCode::BAD_REQUEST, "bad-payment", "The body names no payment")

@@ -9,6 +9,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
+use serde::de::{DeserializeOwned, Error};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 use tower_sliding_window::StoreError;
@@ -122,6 +123,16 @@ pub fn whole_seconds(span: Duration) -> u64 {
 /// The body of a request, read whole within ten seconds: else a 408. The length is bounded by axum's
 /// `DefaultBodyLimit`.
 pub struct WholeBody(pub Bytes);
+
+impl WholeBody {
+    /// Reads it as a JSON object. A list would be read too, as the members in their order.
+    pub fn object<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
+        match self.0.trim_ascii_start().first() {
+            Some(b'[') => Err(Error::custom("a list, expected an object")),
+            _ => serde_json::from_slice(&self.0),
+        }
+    }
+}
 
 impl<S: Send + Sync> FromRequest<S> for WholeBody {
     type Rejection = Problem;

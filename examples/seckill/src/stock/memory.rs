@@ -1,6 +1,6 @@
 //! [`MemoryStock`]: the stock of one process. It does what `sale.lua` does.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ struct Shelf {
     stock: usize,
     users: HashMap<String, At>,
     orders: HashMap<String, Order>,
-    line: Ranked,
+    /// In the order of the scores. A place in it is found by bisection, as a tree can't.
+    line: VecDeque<(u64, String)>,
     turns: Ranked,
     unpaid: Ranked,
     payments: HashMap<String, String>,
@@ -141,7 +142,7 @@ impl Shelf {
             self.users.remove(&user);
         }
         while self.orders.len() + self.turns.len() < self.stock {
-            let Some(user) = pop(&mut self.line, u64::MAX) else { break };
+            let Some((_, user)) = self.line.pop_front() else { break };
             let end = self.now_us + self.turn_us;
             self.turns.insert((end, user.clone()));
             self.users.insert(user, At::Turn(end));
@@ -160,8 +161,7 @@ impl Shelf {
             (Some(At::Line(_)), Some(opens)) => self.reply(Outcome::Entered, "", opens),
             (_, None) if is_over => self.reply(Outcome::Over, "", 0),
             (Some(At::Line(score)), None) => {
-                // Takes as long as there are.
-                let place = self.line.range(..=(*score, user.to_owned())).count();
+                let place = self.line.partition_point(|it| (it.0, &*it.1) <= (*score, user));
                 let waiting = self.reply(Outcome::Waiting, "", place as u64);
                 Reply { news_us: self.news_us(place), ..waiting }
             }
@@ -184,7 +184,8 @@ impl Shelf {
         if self.state(user).outcome == Outcome::None {
             let late = (1 << 52) + self.now_us;
             let score = if self.opens_us.is_some() { drawn } else { late };
-            self.line.insert((score, user.to_owned()));
+            let at = self.line.partition_point(|it| (it.0, &*it.1) < (score, user));
+            self.line.insert(at, (score, user.to_owned()));
             self.users.insert(user.to_owned(), At::Line(score));
         }
     }

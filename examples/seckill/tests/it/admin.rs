@@ -89,6 +89,7 @@ async fn a_malformed_request_is_refused() {
     let server = alone(&STRICT);
     for body in [
         "",
+        r#"["1h", "x"]"#,
         r#"{"for": "1h"}"#,
         r#"{"for": 3600, "reason": "x"}"#,
         r#"{"for": "1h", "reason": "x", "until": 1}"#,

@@ -21,6 +21,7 @@ async fn an_order_is_paid_once() {
         for wrong in [
             json!(1),
             json!({}),
+            json!(["1"]),
             json!({ "payment_id": "" }),
             json!({ "payment_id": "x".repeat(129) }),
         ] {

@@ -91,6 +91,7 @@ async fn malformed_quotas_change_nothing() {
     for body in [
         "",
         "{}",
+        r#"["5/60s", 1]"#,
         r#"{"quotas": 5}"#,
         r#"{"quotas": ""}"#,
         r#"{"quotas": "5/soon"}"#,
