@@ -117,36 +117,6 @@ async fn messages_that_leave_together_are_removed_over_several_calls() {
 }
 
 #[tokio::test]
-async fn groups_and_ids_are_any_bytes_and_rules_are_independent() {
-    let long = "k".repeat(1000);
-    let groups: [&[u8]; 9] =
-        [b"", b"=", b"}", b"{}", b"%7D", b"a\r\nb", b"\0", b"\xff\xfe", long.as_bytes()];
-    let ids: [&[u8]; 6] = [b"", b"\0", b"\xff", b"{}", long.as_bytes(), b"x"];
-    on_both(async |clock| {
-        let world = World::new(clock);
-        for (number, id) in ids.iter().enumerate() {
-            for group in groups {
-                let outcome = world.check(&Check::new(group.into(), Some((*id).into()))).await;
-                assert_eq!(outcome.count as usize, number + 1, "{group:?}");
-                assert_eq!(outcome.started.is_some(), number == 5, "{group:?}");
-            }
-        }
-        let nothing = world.peek().await;
-        assert_eq!((nothing.count, nothing.recheck_us), (0, 0));
-        let other = StormRule::new("6/10s".parse().unwrap());
-        for rule in [world.rule.clone().named("other"), other] {
-            let other = store(&world.clock, &rule);
-            assert_eq!(other.check(&Check::new("}".into(), None)).await.unwrap().count, 0);
-        }
-        if let Some(redis) = world.clock.redis() {
-            let keys: Vec<Vec<u8>> = redis.run(&["KEYS", "tsw:{*"]).await;
-            assert_eq!(keys.len(), 2 * groups.len(), "to look leaves nothing: {keys:?}");
-        }
-    })
-    .await;
-}
-
-#[tokio::test]
 async fn end_is_detected_after_log_expired() {
     let clock = Clock::on_redis().await;
     let mut world = World::with_rule(clock, |rule| rule.cool_down(Duration::from_secs(60)));
@@ -350,7 +320,8 @@ async fn agrees_with_model(world: &mut World, first: StormRule, steps: &[Step], 
                     world.advance(1).await;
                 }
                 let group = Key::from(format!("{run}:{}", GROUPS[*group]));
-                Check::new(group, id.map(|id| Key::from([id])))
+                // The first id is the empty one.
+                Check::new(group, id.map(|id| Key::from(&[id][..usize::from(id.min(1))])))
             }
             Step::Repeat(_) if sent.is_empty() => continue,
             Step::Repeat(at) => sent[at.index(sent.len())].clone(),
