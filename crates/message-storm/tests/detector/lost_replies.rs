@@ -59,18 +59,6 @@ async fn lost_start_reply_is_reported_once() {
     }
 }
 
-#[tokio::test]
-async fn lost_end_reply_is_reported_once() {
-    let behind = Behind::start("5/500ms").await;
-    behind.record(5..6).await;
-    assert_eq!(behind.starts(1).await, [true]);
-    behind.proxy.drop_replies(3);
-    assert_eq!(behind.starts(2).await, [true, false]);
-    assert_eq!(behind.proxy.dropped(), 3, "of a recheck and its repetitions");
-    behind.watched.detector.settled().await;
-    assert_eq!(behind.starts(2).await, [true, false]);
-}
-
 /// A message that finds the storm over leaves a task alone that may have the event of its call.
 #[tokio::test]
 async fn end_is_not_lost_to_a_message_while_it_is_asked_for() {
