@@ -230,10 +230,15 @@ async fn pay(
                 .detail("The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.")
         })?;
     if shop.stock.draw(&id.sku).is_none() {
+        if !shop.keeps_refunds {
+            shop.meter.count_payment(Some(Outcome::Unknown));
+            return Err(unknown_order());
+        }
         // The provider calls again, and may reach a server that sells it.
-        let may_be_elsewhere = shop.keeps_refunds;
-        shop.meter.count_payment((!may_be_elsewhere).then_some(Outcome::Unknown));
-        return Err(if may_be_elsewhere { not_on_sale() } else { unknown_order() });
+        shop.meter.count_payment(None);
+        let title = "This server does not sell the SKU of the order";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-on-sale", title)
+            .retry_after(Duration::from_secs(10)));
     }
     let call = Call::Pay { order: &id, payment: &payment, is_real: shop.keeps_refunds };
     let reply = shop.stock.call(&id.sku, call).await;
@@ -263,12 +268,6 @@ fn order_id(path: PathText) -> Result<OrderId, Problem> {
 
 fn unknown_order() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown-order", "No such order")
-}
-
-fn not_on_sale() -> Problem {
-    let title = "This server does not sell the SKU of the order";
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-on-sale", title)
-        .retry_after(Duration::from_secs(10))
 }
 
 impl Shop {

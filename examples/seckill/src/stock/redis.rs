@@ -161,19 +161,6 @@ struct Sent {
     trouble: Option<StockError>,
 }
 
-impl Sent {
-    /// Returns what a look has seen, and why nothing can be sold, if so.
-    fn seen(self) -> Result<(Level, Option<StockError>), StockError> {
-        let [stock, sold, paid, entries, turns] = self.level[..] else {
-            return Err(malformed("expected a level").into());
-        };
-        let refused = self.reply.order.split_once(' ').map(|(code, message)| {
-            StoreError::Refused { code: code.to_owned(), message: message.to_owned() }.into()
-        });
-        Ok((Level { stock, sold, paid, entries, turns }, refused.or(self.trouble)))
-    }
-}
-
 fn malformed(message: impl ToString) -> StoreError {
     StoreError::Protocol { message: message.to_string() }
 }
@@ -362,7 +349,15 @@ impl RedisStock {
         let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku) else { return Ok(()) };
         let [order, payment] = lock(last).clone();
         let tick = ["tick".to_owned(), kept.clone(), order, payment];
-        let looked = self.send(sku, &tick).await.and_then(Sent::seen);
+        let looked = self.send(sku, &tick).await.and_then(|Sent { reply, level, trouble }| {
+            let [stock, sold, paid, entries, turns] = level[..] else {
+                return Err(malformed("expected a level").into());
+            };
+            let refused = reply.order.split_once(' ').map(|(code, message)| {
+                StoreError::Refused { code: code.to_owned(), message: message.to_owned() }.into()
+            });
+            Ok((Level { stock, sold, paid, entries, turns }, refused.or(trouble)))
+        });
         let mut seen = lock(seen);
         match &looked {
             Ok((level, trouble)) => *seen = (Instant::now(), Ok(*level), trouble.clone()),
