@@ -67,8 +67,7 @@ type Followers = (Vec<String>, Option<Instant>);
 /// What a master says of its replicas.
 #[derive(Clone)]
 struct Replication {
-    /// How many have confirmed all that was written before, or to a look, which does not wait: how many have replied of
-    /// late.
+    /// How many have confirmed all that was written before. Of a look, which does not wait: how many have replied of late.
     confirmed: u32,
     /// The name of what this master and its replicas have written. Another master has another.
     history: String,
