@@ -23,24 +23,15 @@ use crate::stock::Outcome;
 const OFFENDERS: (usize, usize) = (600, 10);
 
 /// What can come of orders and entries, and of payments, as the page and the metrics show it.
-const ORDERS: [&str; 8] = [
-    "ordered",
-    "ordered-before",
-    "sold-out",
-    "denied",
-    "banned",
-    "unavailable",
-    "other",
-    "entered",
-];
-const PAYMENTS: [&str; 5] = ["paid", "too-late", "already-paid", "unavailable", "other"];
+const ORDERS: &str = "ordered ordered-before sold-out denied banned unavailable other entered";
+const PAYMENTS: &str = "paid too-late already-paid unavailable other";
 
 /// Counts by outcome since the start.
-struct Counts<const N: usize>([(&'static str, AtomicU64); N]);
+struct Counts(Vec<(&'static str, AtomicU64)>);
 
-impl<const N: usize> Counts<N> {
-    fn of(outcomes: [&'static str; N]) -> Self {
-        Self(outcomes.map(|outcome| (outcome, AtomicU64::new(0))))
+impl Counts {
+    fn of(outcomes: &'static str) -> Self {
+        Self(outcomes.split(' ').map(|outcome| (outcome, AtomicU64::new(0))).collect())
     }
 
     fn add(&self, outcome: &str) {
@@ -56,8 +47,8 @@ impl<const N: usize> Counts<N> {
 
 /// Counts what the server decides.
 pub(crate) struct Meter {
-    orders: Counts<8>,
-    payments: Counts<5>,
+    orders: Counts,
+    payments: Counts,
     offenders: TopOffenders,
 }
 
