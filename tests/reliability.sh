@@ -10,6 +10,6 @@ servers=$(sed -n '/^## Tested servers$/,$p' RELIABILITY.md)
 rm -rf "$rows"
 tests/run.sh --test failover -- faults:: lateness:: lost_replies:: clock::
 # First all of it: without rows nothing is overwritten.
-rows=$(cat "$rows"/*)
-printf '%s\n' "$above" "$rows" '' "$servers" > RELIABILITY.md
+text=$(cat "$rows"/*)
+printf '%s\n' "$above" "$text" '' "$servers" > RELIABILITY.md
 echo "wrote RELIABILITY.md" >&2

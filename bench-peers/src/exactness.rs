@@ -139,10 +139,10 @@ async fn wait_and_retry(
     let (mut times, mut denied_again) = (0, 0);
     sleep_until(start.into()).await;
     while start.elapsed() < LENGTH {
-        if let Err(Some(retry_after)) = (limiter.check)(key.clone()).await? {
+        if let Reply::Denied(Some(retry_after)) = (limiter.check)(key.clone()).await? {
             sleep(retry_after).await;
             times += 1;
-            denied_again += usize::from((limiter.check)(key.clone()).await?.is_err());
+            denied_again += usize::from((limiter.check)(key.clone()).await? != Reply::Admitted);
             sleep(WINDOW.mul_f64(random.f64())).await;
         } else {
             sleep(WINDOW.mul_f64(random.f64() * 0.19)).await;
@@ -189,8 +189,13 @@ fn traffic(key: u64) -> Vec<Duration> {
     traffic
 }
 
-/// What a limiter replies to a request: it is admitted, or how long to wait, if the limiter says so.
-type Reply = std::result::Result<(), Option<Duration>>;
+/// What a limiter replies to a request.
+#[derive(Clone, Copy, PartialEq)]
+enum Reply {
+    Admitted,
+    /// Some limiters say how long to wait.
+    Denied(Option<Duration>),
+}
 
 type Ours = tower_sliding_window::Limiter;
 type Pending = Pin<Box<dyn Future<Output = Result<Reply>> + Send>>;
@@ -244,8 +249,8 @@ fn ours<const N: usize>(name: &str, limiters: [Ours; N]) -> Limiter {
         let limiter = limiters[turn.fetch_add(1, Ordering::Relaxed) % N].clone();
         async move {
             Ok(match limiter.check(key).await? {
-                Decision::Admitted(_) => Ok(()),
-                Decision::Denied(denied) => Err(Some(denied.retry_after())),
+                Decision::Admitted(_) => Reply::Admitted,
+                Decision::Denied(denied) => Reply::Denied(Some(denied.retry_after())),
             })
         }
     })
@@ -266,11 +271,11 @@ async fn respond(router: Router, key: String) -> Result<Reply> {
     let request = HttpRequest::get(format!("/?user={key}")).body(Body::empty())?;
     let response = router.oneshot(request).await?;
     match response.status() {
-        StatusCode::OK => Ok(Ok(())),
+        StatusCode::OK => Ok(Reply::Admitted),
         StatusCode::TOO_MANY_REQUESTS => {
             let header = response.headers().get(RETRY_AFTER);
             let seconds = header.map(|value| value.to_str()?.parse().context("no seconds"));
-            Ok(Err(seconds.transpose()?.map(Duration::from_secs)))
+            Ok(Reply::Denied(seconds.transpose()?.map(Duration::from_secs)))
         }
         status => bail!("status {status}"),
     }
@@ -282,8 +287,10 @@ fn governor() -> Result<Limiter> {
     let limiter: DefaultKeyedRateLimiter<String> = RateLimiter::keyed(quota.allow_burst(burst));
     let clock = DefaultClock::default();
     Ok(Limiter::new("governor", move |key| {
-        let reply = limiter.check_key(&key);
-        ready(Ok(reply.map_err(|denied| Some(denied.wait_time_from(clock.now())))))
+        ready(Ok(match limiter.check_key(&key) {
+            Ok(()) => Reply::Admitted,
+            Err(denied) => Reply::Denied(Some(denied.wait_time_from(clock.now()))),
+        }))
     }))
 }
 
@@ -294,7 +301,7 @@ fn throttle_kit(name: &str, backend: impl RateLimitBackend) -> Limiter {
         let limiter = limiter.clone();
         async move {
             let result = limiter.check(&key).await;
-            Ok(if result.allowed { Ok(()) } else { Err(result.retry_after) })
+            Ok(if result.allowed { Reply::Admitted } else { Reply::Denied(result.retry_after) })
         }
     })
 }
@@ -304,7 +311,10 @@ fn rate_net(name: &str, algorithm: rate_net::Algorithm) -> Limiter {
         rate_net::RateLimiter::builder().algorithm(algorithm).quota(LIMIT, WINDOW).build();
     Limiter::new(name, move |key| {
         let decision = limiter.check(key.as_str());
-        ready(Ok(if decision.is_allow() { Ok(()) } else { Err(decision.retry_after()) }))
+        ready(Ok(match decision.is_allow() {
+            true => Reply::Admitted,
+            false => Reply::Denied(decision.retry_after()),
+        }))
     })
 }
 
@@ -317,8 +327,8 @@ fn trypema() -> Result<Limiter> {
     let rate = RateLimit::per_second(f64::from(LIMIT))?;
     Ok(Limiter::new("trypema, absolute", move |key| {
         ready(match provider.absolute().inc(&key, &rate, 1) {
-            RateLimitDecision::Allowed => Ok(Ok(())),
-            RateLimitDecision::Rejected { retry_after, .. } => Ok(Err(Some(retry_after))),
+            RateLimitDecision::Allowed => Ok(Reply::Admitted),
+            RateLimitDecision::Rejected { retry_after, .. } => Ok(Reply::Denied(Some(retry_after))),
             RateLimitDecision::Suppressed { .. } => Err(anyhow!("trypema suppresses")),
         })
     }))
@@ -361,7 +371,7 @@ impl Faults {
     fn judge(&mut self, mut requests: Vec<Request>, limit: usize) {
         requests.sort_by_key(|request| request.after);
         let admissions: Vec<Request> =
-            requests.iter().copied().filter(|request| request.reply.is_ok()).collect();
+            requests.iter().copied().filter(|it| it.reply == Reply::Admitted).collect();
         self.admitted += admissions.len();
         for (index, last) in admissions.iter().enumerate() {
             // All of these are in one window, whenever in their calls they were counted.
@@ -373,7 +383,7 @@ impl Faults {
             self.most = self.most.max(surely + 1);
         }
         for denial in &requests {
-            if let Err(retry_after) = denial.reply {
+            if let Reply::Denied(retry_after) = denial.reply {
                 self.judge_denial(denial, retry_after, &admissions, limit);
             }
         }
@@ -430,11 +440,11 @@ mod tests {
     }
 
     fn admitted(at: u64) -> Request {
-        request(at, at, Ok(()))
+        request(at, at, Reply::Admitted)
     }
 
     fn denied(at: u64, retry_after: u64) -> Request {
-        request(at, at, Err(Some(ms(retry_after))))
+        request(at, at, Reply::Denied(Some(ms(retry_after))))
     }
 
     fn faults(requests: &[Request]) -> Faults {
@@ -463,13 +473,14 @@ mod tests {
     #[test]
     fn slow_call_gets_the_benefit_of_the_doubt() {
         // The third may have been counted at 1,000 ms, and then the first has left.
-        let slow = [admitted(0), admitted(400), request(900, 1000, Ok(()))];
+        let slow = [admitted(0), admitted(400), request(900, 1000, Reply::Admitted)];
         assert_eq!(faults(&slow).above, 0);
         // The denial may have been decided at 900 ms.
-        let slow = [admitted(0), admitted(400), request(900, 1000, Err(None))];
+        let slow = [admitted(0), admitted(400), request(900, 1000, Reply::Denied(None))];
         assert_eq!(faults(&slow).needless, 0);
         // The second admission may have been counted before the denial.
-        let slow = [admitted(0), request(100, 200, Ok(())), request(150, 160, Err(None))];
+        let counted = request(100, 200, Reply::Admitted);
+        let slow = [admitted(0), counted, request(150, 160, Reply::Denied(None))];
         assert_eq!(faults(&slow).needless, 0);
     }
 

@@ -13,11 +13,11 @@ use crate::peers::{LIMIT, MINUTE, Textbook};
 use crate::programs::{cpu, redis_pid};
 use crate::table::Table;
 
-/// Stores, each with a connection of its own: Redis can't tell them from as many processes.
+/// Stores, each with a connection of its own, in place of as many processes.
 const FLEET: usize = 16;
 /// How many checks one process has under way.
 const TASKS: usize = 64;
-/// How many users a task has in a round, or requests of fewer users.
+/// How many requests a task makes in a round: of as many users, or of fewer that make several each.
 const EACH: usize = 500;
 /// How many requests a user of a budget makes, and of the plain quota beside it.
 const OF_A_USER: usize = 10;
@@ -116,8 +116,8 @@ pub(crate) async fn run(rounds: usize) -> Result<Table> {
     Ok(table)
 }
 
-/// Checks each user of each task so often, one check of a task after the other. Returns the CPU time of the busiest server
-/// for a decision, in microseconds.
+/// Checks each user of each task `passes` times. A task has one check under way. Returns the CPU time of the busiest
+/// server for a decision, in microseconds.
 async fn cost(
     tasks: &[Checks],
     servers: &[Redis],

@@ -184,6 +184,7 @@ fn build(example: &str) -> PathBuf {
         .arg(profile)
         .arg("--target-dir")
         .arg(&target)
+        .env_remove("CARGO_BUILD_TARGET")
         .args(["--workspace", "--exclude", "bench-peers", "--features", "seckill/metrics"])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .status()
