@@ -23,15 +23,24 @@ use crate::stock::Outcome;
 const OFFENDERS: (usize, usize) = (600, 10);
 
 /// What can come of orders and entries, and of payments, as the page and the metrics show it.
-const ORDERS: &str = "ordered ordered-before sold-out denied banned unavailable other entered";
-const PAYMENTS: &str = "paid too-late already-paid unavailable other";
+const ORDERS: &[&str] = &[
+    "ordered",
+    "ordered-before",
+    "sold-out",
+    "denied",
+    "banned",
+    "unavailable",
+    "other",
+    "entered",
+];
+const PAYMENTS: &[&str] = &["paid", "too-late", "already-paid", "unavailable", "other"];
 
 /// Counts by outcome since the start.
 struct Counts(Vec<(&'static str, AtomicU64)>);
 
 impl Counts {
-    fn of(outcomes: &'static str) -> Self {
-        Self(outcomes.split(' ').map(|outcome| (outcome, AtomicU64::new(0))).collect())
+    fn of(outcomes: &[&'static str]) -> Self {
+        Self(outcomes.iter().map(|outcome| (*outcome, AtomicU64::new(0))).collect())
     }
 
     fn add(&self, outcome: &str) {

@@ -69,7 +69,7 @@ impl Standstill {
                 reason: format!(
                     "{} is sold: the stock can't be read or changed. {}.",
                     what(sku),
-                    // That of Redis may end with one.
+                    // Redis's own messages may end with a full stop.
                     error.to_string().trim_end_matches('.')
                 ),
                 hint: "Is Redis up, reachable from this server, and ready for writes, with the replicas of \

@@ -29,6 +29,7 @@
     ARGV[8] more (text): to `order` in a draw, when the turn of the ticket ends, in microseconds; to `pay` 1 to keep a
       payment that has bought nothing, and 0 if nobody vouches for it; to `tick` the last payment that the server was
       told of, or empty
+    ARGV[9] waits (text): to `tick` 1 if orders wait for replicas
 
   Reply:
     REPLY[1] outcome (text): what `Reply` in stock.rs lists
@@ -41,7 +42,7 @@
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
       and the turns
-    REPLY[8] replication (text): to `tick` what Redis says of its replicas, before what this call writes
+    REPLY[8] replication (text): to `tick`, if orders wait for replicas, what Redis says of these
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
@@ -140,7 +141,7 @@ if op == 'show' then
 end
 local function seen(refused)
   local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
-  return reply('done', refused, 0, 0, level, call('INFO', 'replication'))
+  return reply('done', refused, 0, 0, level, ARGV[9] and call('INFO', 'replication'))
 end
 if op == 'tick' then
   -- A Redis that takes no writes is found out before anybody orders.

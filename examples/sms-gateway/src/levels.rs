@@ -98,7 +98,7 @@ fn wrong<T>(place: impl Into<String>, why: impl ToString) -> Result<T, DocumentE
 
 fn is_name(name: &str) -> bool {
     let allowed = |it: u8| it.is_ascii_lowercase() || it.is_ascii_digit() || b"_.-".contains(&it);
-    // No client leaves a dot alone in a path.
+    // Clients resolve `.` and `..` in a path.
     (1..=64).contains(&name.len()) && name.bytes().all(allowed) && !matches!(name, "." | "..")
 }
 

@@ -150,7 +150,7 @@ async fn a_server_outlives_its_redis_and_takes_it_back() {
     redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let unchanged = local.ask("PUT", "/policies/receiver", "9/1h").await;
     assert!(unchanged.status == 503 && unchanged.body.contains("Nothing was changed"));
-    assert!(!local.stop().contains("4917"), "receivers do not belong in logs at info");
+    assert!(!local.stop().contains(&ALICE[1..10]), "receivers do not belong in logs at info");
 }
 
 /// As a newer gateway may write it.
@@ -234,7 +234,7 @@ async fn logs_name_receivers_at_debug_only_and_no_caller_forges_a_line() {
         put(&server, "/policies/channels/x%0a2026-01-01%20forged%1b", "1/1s\nforged").await;
         sms(&server, "a\nforged\u{1b}", ALICE).await;
         let logs = server.stop();
-        for key in ["4917", "bank", "otp"] {
+        for key in [&ALICE[1..10], "bank", "otp"] {
             assert_eq!(logs.contains(key), named, "{level} {key}: {logs}");
         }
         let forged = |line: &str| line.starts_with("forged") || line.starts_with("2026-01-01 f");

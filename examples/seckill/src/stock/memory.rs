@@ -25,7 +25,7 @@ struct Shelf {
     stock: usize,
     users: HashMap<String, At>,
     orders: HashMap<String, Order>,
-    /// In the order of the scores. A place in it is found by bisection, as a tree can't.
+    /// In the order of the scores: a place is found by bisection, and an entry moves up to half of those there.
     line: VecDeque<(u64, String)>,
     turns: Ranked,
     unpaid: Ranked,

@@ -98,6 +98,15 @@ impl Replication {
     }
 }
 
+/// How many orders and payments a look has seen, and where the master was then, in which history. It is sure once the
+/// replicas are there.
+#[derive(Default)]
+struct Unsure {
+    count: u64,
+    history: String,
+    offset: u64,
+}
+
 struct OnSale {
     /// The calls that wait for replicas.
     jobs: mpsc::UnboundedSender<Job>,
@@ -108,8 +117,7 @@ struct OnSale {
     seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
     /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
     history: AtomicU64,
-    /// How many a look has seen, and where the master was then, in which history. It is sure once the replicas are there.
-    unsure: Mutex<(u64, u64, String)>,
+    unsure: Mutex<Unsure>,
     /// The last order and the last payment, as Redis has told for sure.
     last: Mutex<[String; 2]>,
     followers: Mutex<HashMap<String, Followers>>,
@@ -137,17 +145,17 @@ impl OnSale {
 
     /// Takes note of how many orders and payments a look has seen. A failover may take back what too few replicas have, and
     /// these confirm once a second what they have. So what one look has seen is kept until a later one finds it there.
-    fn count(&self, count: u64, replicas: Replication, wanted: u32) {
+    fn note_seen(&self, count: u64, replicas: Replication, wanted: u32) {
         let mut unsure = lock(&self.unsure);
-        let (seen, offset, history) = &*unsure;
-        if *history == replicas.history {
-            let confirmed = replicas.online.values().filter(|at| *at >= offset).count();
+        if unsure.history == replicas.history {
+            let confirmed = replicas.online.values().filter(|at| **at >= unsure.offset).count();
             if confirmed < wanted as usize {
                 return;
             }
-            self.history.fetch_max(*seen, Ordering::Relaxed);
+            self.history.fetch_max(unsure.count, Ordering::Relaxed);
         }
-        *unsure = (count, replicas.offset, replicas.history);
+        let Replication { history, offset, .. } = replicas;
+        *unsure = Unsure { count, history, offset };
     }
 }
 
@@ -458,6 +466,7 @@ impl RedisStock {
         arguments.extend(numbers.map(|it| it.to_string()));
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;
+        arguments.extend((op == "tick" && wanted > 0).then(|| "1".to_owned()));
         let (told, replicas): (Told, _) = if !is_read(op) && wanted > 0 {
             let (caller, told) = oneshot::channel();
             let _ = jobs.send(([keys.into(), arguments], Instant::now(), caller));
@@ -491,7 +500,7 @@ impl RedisStock {
         } else if let (Outcome::Done, "", None, Some(replicas)) =
             (outcome, &*order, &trouble, replicas)
         {
-            on_sale.count(now_history, replicas, wanted);
+            on_sale.note_seen(now_history, replicas, wanted);
         }
         Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })
     }

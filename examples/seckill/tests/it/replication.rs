@@ -68,10 +68,18 @@ async fn a_201_a_202_and_a_409_are_on_a_replica() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_is_served_with_a_replica_some_way_off() {
     let master = Redis::start().await;
-    let (_replica, _way) = replica_of(&master).await;
+    let (_replica, way) = replica_of(&master).await;
     let server = waiting_for(&master.url(), "1", &["--stock", "iphone=100"]);
     let answers = rush(std::slice::from_ref(&server), 200).await;
     assert_eq!((count(&answers, 201), count(&answers, 410)), (100, 100), "{:?}", answers.last());
+    // It replies once a second.
+    for _ in 0..20 {
+        assert_eq!(server.get("/readyz").await.status, 200);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    way.set(Fault::Stall);
+    let hangs = eventually("it hangs", async || server.get("/readyz").await.status == 503);
+    tokio::time::timeout(Duration::from_secs(6), hangs).await.expect("within four seconds");
 }
 
 /// There a replica may take the place of a master.
