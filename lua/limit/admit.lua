@@ -9,8 +9,7 @@
           UUID of its request and what this cost when it was admitted, a big-endian double. If it was settled, a second
           entry of the same timestamp has the first one's bytes and by how much the cost has changed. The first
           entry of a budget, the only one with a score below 0, has the sums: its score is -1 less the sum of
-          all costs, and its bytes are three doubles for each shorter window that was asked for, at most 64 or as many as
-          one request asks for: its
+          all costs, and its bytes are three doubles for each shorter window that was asked for, at most 64: its
           length in microseconds, the sum of what has left it, and the timestamp up to which this has left
       for each log whose policy has a penalty:
         record (HASH): the ban record: until, level, reason, episode_until, length
@@ -193,14 +192,13 @@ while key <= #KEYS do
     end
 
     -- Returns the sum of the costs in a window that is shorter than the log.
-    -- No window of this request takes the place of another one, which would be counted anew each time.
-    used_of = function(k, window_us, quotas)
+    used_of = function(k, window_us)
       local windows, at = windows_of[k] or {}, 1
       while windows[at] and windows[at] ~= window_us do
         at = at + 3
       end
       if not windows[at] then
-        if at > 3 * math.max(most_windows, quotas) then
+        if at > 3 * most_windows then
           windows, at = { unpack(windows, 4) }, at - 3
         end
         windows[at], windows[at + 1], windows[at + 2] = window_us, 0, -1
@@ -339,7 +337,7 @@ while key <= #KEYS do
           free[n + 1] = true
         end
         if counts == 3 then
-          used = window_us == kept_us and sum_of[k] or used_of(k, window_us, shape[at + 2])
+          used = window_us == kept_us and sum_of[k] or used_of(k, window_us)
         elseif entries > 0 and window_us ~= kept_us then
           used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
         end

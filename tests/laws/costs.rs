@@ -10,8 +10,7 @@ use crate::limiter;
 
 test_support::on_every_store!(
     highest_cost_of_a_log_counts_if_it_is_possible,
-    settling_a_policy_sets_its_logs_only,
-    budget_of_many_windows_counts_out_what_has_left_them;
+    settling_a_policy_sets_its_logs_only;
     without_deny_cache:
     many_leave_a_budget_together,
 );
@@ -125,20 +124,4 @@ async fn many_leave_a_budget_together(store: impl Store + Clone) {
     tokio::time::sleep(Duration::from_millis(1_700)).await;
     assert!(left(&long).await >= 3_999_999_993);
     assert_eq!(admit_cost(&short, 4_000_000_000).await.remaining(), 0);
-}
-
-/// The first entry of a budget in Redis has the sums of 64 windows. A policy has more.
-async fn budget_of_many_windows_counts_out_what_has_left_them(store: impl Store + Clone) {
-    let policy = Policy::new("many").quota(Quota::per_hour(10_000)).budget();
-    let one = limiter(policy.clone(), store.clone());
-    for _ in 0..1_100 {
-        admit_cost(&one, 2).await;
-    }
-    let shorter = (1..=65).map(|it| Quota::new(10_000, Duration::from_millis(it)));
-    let limiter = limiter(shorter.fold(policy, Policy::quota), store);
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    let check = tokio::time::timeout(Duration::from_secs(5), limiter.check_cost("alice", 1));
-    let decision = check.await.expect("a decision within five seconds").unwrap();
-    assert!(decision.is_admitted());
-    assert_eq!(left(&one).await, 7_799);
 }
