@@ -222,7 +222,10 @@ impl Policy {
             Counts::InFlight => ":in_flight",
         };
         let name = format!("{}:{}{counts}", self.base_name, Span(retention_us));
-        self.logs = Arc::new(Logs { name, retention_us });
+        let logs = Logs { name, retention_us };
+        if *self.logs != logs {
+            self.logs = Arc::new(logs);
+        }
     }
 
     /// Sets the penalty for keys that are denied repeatedly. Defaults to none.
@@ -521,7 +524,7 @@ impl Policy {
     }
 
     /// Refuses a policy that limits nothing or has too many quotas, and warns of a ban that nobody would notice.
-    fn ensure_quota(self) -> Result<Self, PolicyError> {
+    fn ensure_quotas(self) -> Result<Self, PolicyError> {
         let Some(longest) = self.quotas.last() else {
             return Err(PolicyError::NoQuota { name: self.name().to_owned() });
         };

@@ -53,7 +53,7 @@ impl PolicyHandle {
     /// [`PolicyError::NoQuota`] if the policy has no quota, and [`PolicyError::TooManyQuotas`] if it has more
     /// than 16.
     pub fn try_new(policy: impl Into<Policy>) -> Result<Self, PolicyError> {
-        policy.into().ensure_quota().map(Self::of)
+        policy.into().ensure_quotas().map(Self::of)
     }
 
     pub(crate) fn of(policy: Policy) -> Self {
@@ -76,7 +76,7 @@ impl PolicyHandle {
     /// Those of [`PolicyHandle::try_new`], and [`PolicyError::Renamed`] if the new policy has
     /// another name, because its logs would be empty. The old policy then stays.
     pub fn set(&self, policy: impl Into<Policy>) -> Result<PolicyChange, PolicyError> {
-        let policy = policy.into().ensure_quota()?;
+        let policy = policy.into().ensure_quotas()?;
         self.change(|old| old.replaced_by(policy.clone()))
     }
 

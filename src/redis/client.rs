@@ -216,9 +216,7 @@ impl Client {
     fn calls_beside(&self, request: &Request) -> &Semaphore {
         let number = match &self.backend {
             Backend::One(_) => 0,
-            Backend::Cluster(cluster) => {
-                request.key().and_then(|name| cluster.number_of(name)).unwrap_or(0)
-            }
+            Backend::Cluster(cluster) => cluster.number_of_server(request.key()),
         };
         &self.calls[number % self.calls.len()]
     }

@@ -175,6 +175,12 @@ impl Cluster {
         number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
     }
 
+    /// Returns the number of the node that has a Redis key, or of any node.
+    pub(super) fn number_of_server(&self, name: Option<&[u8]>) -> usize {
+        let slots = self.slots.load();
+        name.and_then(|name| slots.node_of(name)).map_or(0, |node| node.number)
+    }
+
     /// Waits for a connection to the node of a Redis key as a call does.
     pub(super) async fn connected(self: &Arc<Self>, name: &[u8]) -> Result<(), StoreError> {
         let node = self.node_of(Some(name)).await?;
@@ -343,7 +349,9 @@ impl Cluster {
         while let Some(reply) = questions.join_next().await {
             match reply {
                 Ok(Ok(true)) => return Ok(()),
-                Ok(Ok(false)) => errors.push("the node serves nobody: CLUSTERDOWN".to_owned()),
+                Ok(Ok(false)) => {
+                    errors.push("the node serves nobody, or knows no slots".to_owned())
+                }
                 Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
                 Ok(Err(error)) => errors.push(error.to_string()),
                 // Its runtime ends.

@@ -50,7 +50,7 @@ impl Keys {
     /// Returns a SCAN pattern that matches the Redis keys of one name for all keys. It may match
     /// others too.
     pub(crate) fn pattern(&self, name: &str) -> String {
-        // In place of what means something in a pattern.
+        // A `?` matches any byte, so it stands for those that mean something in a pattern.
         let prefix = self.prefix.replace(['*', '?', '[', ']', '^', '-', '\\'], "?");
         format!("{prefix}:{{=*}}:{name}")
     }

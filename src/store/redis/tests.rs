@@ -247,7 +247,8 @@ async fn renewal_that_meets_an_overload_keeps_its_place() {
         let (other, mut waiting) = (Arc::new(check("bob")), Vec::new());
         while !decided.is_finished() {
             tokio::task::yield_now().await;
-            for _ in 0..if waiting.len() < 65_536 { 65_536 } else { 128 } {
+            let more = if waiting.len() < 65_536 { 65_536 } else { 128 };
+            for _ in 0..more {
                 let request = request(other.clone(), Mode::Peek);
                 waiting.push(ours.0.checks.send(request, Instant::now()));
             }
