@@ -273,7 +273,6 @@ async fn a_new_spammer_is_found_in_a_flood() {
         monitor.check(&message).await.unwrap().is_delivered()
     };
     assert!(says("bob").await && says("bob").await && !says("bob").await);
-    assert!(says("carol").await && says("carol").await);
     let mut spammers = 1;
     for number in 0..700 {
         tokio::time::advance(MICROSECOND).await;
@@ -291,7 +290,6 @@ async fn a_new_spammer_is_found_in_a_flood() {
         assert!(!says("bob").await, "a mute stands, although its sender is forgotten");
     }
     assert_eq!(*events.lock().unwrap(), spammers, "and is not reported again");
-    assert!(says("carol").await, "what she wrote is forgotten");
     tokio::time::advance(hours(100)).await;
     assert!(says("alice").await);
 }
