@@ -8,7 +8,7 @@ mod shard;
 mod slots;
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -51,18 +51,11 @@ const VISITED_AT_ONCE: usize = 2;
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Inner>);
 
-// Concurrency. Locks are taken in this order: `sweep`, then shards in ascending order. A check locks the
-// shards of all its logs before it reads the clock, so it is atomic, and the timestamps of a log never
-// step back.
+// Concurrency. Shards are locked in ascending order. A check locks the shards of all its logs before it reads the
+// clock, so it is atomic, and the timestamps of a log never step back.
 //
 // `held` and `bans` are raised before logs and ban records are inserted and lowered after they are removed,
 // so the store never has more of either than its capacity.
-//
-// `due_us` must not be later than the instant at which any log or ban record comes due, or a sweep that
-// would make room is skipped. Each insertion and each cancellation lowers it under the lock of the shard.
-// Only a sweep raises it: first to the maximum, then it visits the shards and lowers it to the
-// earliest instant of each. A visit includes the logs that were inserted into its shard before it. A
-// later insertion sees the raised value, because both hold the shard's lock, and lowers it itself.
 struct Inner {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
@@ -77,10 +70,6 @@ struct Inner {
     strikes_reported: Pace,
     /// How many ban records there are.
     bans: AtomicUsize,
-    /// No log and no ban record comes due before this instant. Raised only under the lock of `sweep`.
-    due_us: AtomicU64,
-    /// Locked while all shards are swept.
-    sweep: Mutex<()>,
 }
 
 impl MemoryStore {
@@ -121,8 +110,6 @@ impl MemoryStore {
             strikes_lost: AtomicUsize::new(0),
             strikes_reported: Pace::new(),
             bans: AtomicUsize::new(0),
-            due_us: AtomicU64::new(u64::MAX),
-            sweep: Mutex::default(),
         }))
     }
 
@@ -209,7 +196,6 @@ impl MemoryStore {
                 self.0.held.fetch_sub(1, Ordering::Relaxed);
             } else {
                 shard.set_due(slot);
-                self.0.note_due(shard.logs.due_us(slot));
             }
         }
         was_live

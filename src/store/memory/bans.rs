@@ -95,7 +95,6 @@ impl Inner {
             let (policy, key) = (log.policy.clone(), SmallVec::from_slice(log.key.as_bytes()));
             let stored = StoredBan { policy, key, record, expires_us };
             shard.bans.insert(hash, stored, expires_us);
-            self.note_due(expires_us);
         }
         Ok(result)
     }

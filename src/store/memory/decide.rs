@@ -20,10 +20,7 @@ impl MemoryStore {
         record: bool,
     ) -> Result<Outcome, StoreError> {
         let inner = &self.0;
-        if record
-            && inner.bans.load(Ordering::Relaxed) + check.logs.len() > inner.capacity
-            && inner.due_us.load(Ordering::Relaxed) <= inner.now_us()
-        {
+        if record && inner.bans.load(Ordering::Relaxed) + check.logs.len() > inner.capacity {
             // For strikes. A denial whose strike has no room stays one.
             inner.make_room();
         }
@@ -144,11 +141,8 @@ impl Inner {
         }
         for (index, (log, cost)) in costs() {
             let (shard, hash) = locked.shard(index);
-            let slot = shard.find(hash, log).unwrap_or_else(|| {
-                let slot = shard.insert(hash, log, at_us, loss);
-                self.note_due(shard.logs.due_us(slot));
-                slot
-            });
+            let slot = shard.find(hash, log);
+            let slot = slot.unwrap_or_else(|| shard.insert(hash, log, at_us, loss));
             let entry = Entry { at_us, id: log.entry_id(check.id) };
             shard.logs[slot].add(entry, at_us, log.kept_cost(cost), !log.policy.refreshes());
         }

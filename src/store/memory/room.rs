@@ -1,6 +1,5 @@
 //! How a [`MemoryStore`](super::MemoryStore) stays within its capacity.
 
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -47,29 +46,15 @@ impl Inner {
 
     /// Drops all expired logs and ban records, and returns whether there may be room now.
     ///
-    /// In a flood of new keys each request comes here. So it visits the shards, whose locks the other
-    /// requests need, only if a log has come due.
+    /// In a flood of new keys each request comes here. To look at a shard in which nothing has come due takes some 20 ns.
     pub(super) fn make_room(&self) -> bool {
-        let _sweep = self.sweep.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.now_us() < self.due_us.load(Ordering::Relaxed) {
-            // Another thread may have made room while this one waited for the lock.
-            let has_room = |number: &AtomicUsize| number.load(Ordering::Relaxed) < self.capacity;
-            return has_room(&self.held) || has_room(&self.bans);
-        }
-        // A log that is inserted meanwhile lowers it again.
-        self.due_us.store(u64::MAX, Ordering::Relaxed);
+        let now_us = self.now_us();
         for shard in 0..SHARDS {
-            let mut shard = self.lock(shard);
-            self.drop_expired(&mut shard, self.now_us(), usize::MAX);
-            self.due_us.fetch_min(shard.next_due_us(), Ordering::Relaxed);
+            self.drop_expired(&mut self.lock(shard), now_us, usize::MAX);
         }
-        true
-    }
-
-    pub(super) fn note_due(&self, due_us: u64) {
-        if due_us < self.due_us.load(Ordering::Relaxed) {
-            self.due_us.fetch_min(due_us, Ordering::Relaxed);
-        }
+        // Another thread may have made it.
+        let has_room = |number: &AtomicUsize| number.load(Ordering::Relaxed) < self.capacity;
+        has_room(&self.held) || has_room(&self.bans)
     }
 
     pub(super) fn reserve(&self, more: usize) -> bool {

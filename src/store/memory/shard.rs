@@ -60,10 +60,6 @@ impl Shard {
         self.logs.find(hash, |stored| stored.is(log))
     }
 
-    pub(super) fn next_due_us(&self) -> u64 {
-        self.logs.next_due_us().min(self.bans.next_due_us())
-    }
-
     /// Inserts a log whose first entry will be at `at_us`, and returns its slot.
     pub(super) fn insert(&mut self, hash: u64, log: &LogId, at_us: u64, loss: u64) -> u32 {
         let of = log.policy.logs().clone();

@@ -86,11 +86,6 @@ impl<T> Slots<T> {
         dropped
     }
 
-    /// Returns when the next value comes due.
-    pub(super) fn next_due_us(&self) -> u64 {
-        self.due.first().map_or(u64::MAX, |(at_us, _)| *at_us)
-    }
-
     /// Returns when a value comes due.
     pub(super) fn due_us(&self, slot: u32) -> u64 {
         self.slots[slot as usize].due_us
