@@ -73,8 +73,8 @@ struct Replication {
     history: String,
     /// How far the master is in it.
     offset: u64,
-    /// The addresses of those that follow it, and how far each of them has confirmed to be.
-    online: HashMap<String, u64>,
+    /// The addresses of those that follow it, which several may share, and how far each of them has confirmed to be.
+    online: Vec<(String, u64)>,
 }
 
 impl Replication {
@@ -132,10 +132,12 @@ impl OnSale {
         }
         // Those of an old master stay: one connection may be to it, and another to the new one.
         let (online, left) = histories.entry(replicas.history.clone()).or_default();
-        if online.iter().any(|it| !replicas.online.contains_key(it)) {
+        let are_there: Vec<_> =
+            replicas.online.iter().map(|(address, _)| address.clone()).collect();
+        if online.iter().any(|it| !are_there.contains(it)) {
             *left = Some(Instant::now());
         }
-        *online = replicas.online.keys().cloned().collect();
+        *online = are_there;
         let confirmed = replicas.confirmed;
         if confirmed < wanted {
             return Some(StockError::NotReplicated { confirmed, wanted });
@@ -148,7 +150,7 @@ impl OnSale {
     fn note_seen(&self, count: u64, replicas: Replication, wanted: u32) {
         let mut unsure = lock(&self.unsure);
         if unsure.history == replicas.history {
-            let confirmed = replicas.online.values().filter(|at| **at >= unsure.offset).count();
+            let confirmed = replicas.online.iter().filter(|(_, at)| *at >= unsure.offset).count();
             if confirmed < wanted as usize {
                 return;
             }
@@ -486,6 +488,9 @@ impl RedisStock {
             // It is not set again: the orders are lost with it, and would be sold twice.
             return Err(StockError::Lost(sku.clone()));
         }
+        // What takes no writes may be no master any more, and says nothing of the replicas of the new one.
+        let is_refused = op == "tick" && !order.is_empty();
+        let replicas = replicas.filter(|_| !is_refused);
         let trouble = replicas.as_ref().and_then(|it| on_sale.trouble(it, wanted));
         // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
         let is_paid = outcome == Outcome::Paid && op == "pay";
@@ -497,9 +502,7 @@ impl RedisStock {
             } else if outcome == Outcome::Placed {
                 lock(last)[0].clone_from(&order);
             }
-        } else if let (Outcome::Done, "", None, Some(replicas)) =
-            (outcome, &*order, &trouble, replicas)
-        {
+        } else if let (Outcome::Done, None, Some(replicas)) = (outcome, &trouble, replicas) {
             on_sale.note_seen(now_history, replicas, wanted);
         }
         Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })

@@ -294,21 +294,28 @@ async fn no_order_is_taken_after_a_replica_has_left() {
     eventually("the new one is enough", async || order().await == 201).await;
 }
 
-/// The server knows what is sold from its looks alone, as one does that was restarted.
+/// The server knows what is sold from its looks alone, as one does that was restarted. The master sees its replicas at one
+/// address, as behind a NAT.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_comes_back_older_sells_nothing_again() {
     let mut master = Redis::start().await;
     let before = waiting_for(&master.url(), "0", &["--stock", "iphone=2"]);
     master.run::<()>(&["SAVE"]).await;
     drop(before);
-    let _replica = master.start_replica().await;
-    let seller = waiting_for(&master.url(), "1", &["--stock", "iphone=2"]);
+    let port = master.port().to_string();
+    let announced = ["--replica-announce-ip", "127.0.0.9", "--replica-announce-port", "6379"];
+    let announced = [&["--replicaof", "127.0.0.1", &port][..], &announced].concat();
+    let replicas = [Redis::start_with(&announced).await, Redis::start_with(&announced).await];
+    for replica in &replicas {
+        replica.says("replication", "master_link_status:up").await;
+    }
+    let seller = waiting_for(&master.url(), "2", &["--stock", "iphone=2"]);
     for user in ["alice", "bob"] {
         let sold = async || matches!(seller.order("iphone", user).await.status.as_u16(), 201 | 409);
         eventually("it is sold", sold).await;
     }
     seller.stop();
-    let server = waiting_for(&master.url(), "1", &["--stock", "iphone=2"]);
+    let server = waiting_for(&master.url(), "2", &["--stock", "iphone=2"]);
     let shown = async || server.get("/seckill/iphone").await.json();
     eventually("it knows", async || shown().await["sold"] == 2).await;
     server.order("iphone", "carol").await.problem(410);
@@ -323,6 +330,30 @@ async fn a_master_that_comes_back_older_sells_nothing_again() {
         carol.body.contains("stock-lost")
     };
     eventually("the loss is seen", is_seen).await;
+}
+
+/// The connection of the orders leads to the new master already, and that of the looks to the old one, which says nothing
+/// of the replicas of the new one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_the_old_master_stops_no_sale_at_the_new_one() {
+    let master = Redis::start().await;
+    let replica = master.start_replica().await;
+    let _further = replica.start_replica().await;
+    let name = Proxy::to(master.port()).await;
+    let server = waiting_for(&name.url(), "1", &["--payment-token", TOKEN]);
+    let order = server.order("iphone", "alice").await.json();
+    until_ready(&server).await;
+    let clients: String = master.run(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+    // What waits for replicas asks for them then.
+    let of_orders = clients.lines().find(|it| it.contains(" cmd=info ")).unwrap();
+    let id = of_orders.split(' ').next().unwrap().strip_prefix("id=").unwrap();
+    fail_over(&master, &replica).await;
+    name.lead_to(replica.port());
+    master.run::<()>(&["CLIENT", "KILL", "ID", id]).await;
+    // Unlike an order, it asks no limiter, which would find the old master out.
+    assert_eq!(pay(&server, &order, "1").await.status, 200);
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(server.order("iphone", "bob").await.status, 201);
 }
 
 #[tokio::test]
