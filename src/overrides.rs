@@ -50,8 +50,33 @@ pub struct Overrides {
     by_key: Arc<ArcSwap<ByKey>>,
 }
 
-/// The override of each key, `None` if the key is exempt.
-type ByKey = HashMap<Key, Option<Policy>, RandomState>;
+/// The policy of each key with an override, `None` if the key is exempt.
+type ByKey = HashMap<Key, Option<Arc<OfKey>>, RandomState>;
+
+/// The policy of a key.
+struct OfKey {
+    /// The override.
+    new: Policy,
+    /// What was last made of it, and of which version of the common policy. Requests that share their policy share calls to Redis.
+    made: ArcSwap<(Arc<Policy>, PolicyHandle)>,
+}
+
+impl OfKey {
+    /// Returns the policy, with what it has in common with all keys as that is now.
+    fn get(&self, common: &PolicyHandle) -> PolicyHandle {
+        let common = common.get();
+        let made = self.made.load();
+        // Who has read an earlier version may store what it has made of that. The next one makes it anew.
+        if !Arc::ptr_eq(&made.0, &common)
+            && let Ok(policy) = common.overridden_by(self.new.clone())
+        {
+            let handle = PolicyHandle::of(policy);
+            self.made.store(Arc::new((common, handle.clone())));
+            return handle;
+        }
+        made.1.clone()
+    }
+}
 
 impl Overrides {
     /// Creates a policy without overrides.
@@ -91,12 +116,8 @@ impl Overrides {
     /// ```
     pub fn override_of(&self, key: &Key) -> Option<Option<PolicyHandle>> {
         let by_key = self.by_key.load();
-        let new = by_key.get(key)?.clone();
-        Some(new.map(|new| match self.policy.get().overridden_by(new) {
-            Ok(policy) => PolicyHandle::of(policy),
-            // It has the name of the policy, or `set` would have refused it.
-            Err(_) => self.policy.clone(),
-        }))
+        let of_key = by_key.get(key)?;
+        Some(of_key.as_ref().map(|of_key| of_key.get(&self.policy)))
     }
 
     /// Sets the override of a key.
@@ -143,11 +164,13 @@ impl Overrides {
         });
     }
 
-    /// Returns what is kept of an override.
-    fn policy_of(&self, new: Override) -> Result<Option<Policy>, PolicyError> {
+    /// Returns the policy of an override.
+    fn policy_of(&self, new: Override) -> Result<Option<Arc<OfKey>>, PolicyError> {
         let Override::Policy(new) = new else { return Ok(None) };
-        PolicyHandle::try_new(self.policy.get().overridden_by(new.clone())?)?;
-        Ok(Some(new))
+        let common = self.policy.get();
+        let handle = PolicyHandle::try_new(common.overridden_by(new.clone())?)?;
+        let made = ArcSwap::from_pointee((common, handle));
+        Ok(Some(Arc::new(OfKey { new, made })))
     }
 }
 

@@ -227,9 +227,11 @@ fn override_has_the_penalty_and_the_log_of_all_keys() {
     let common = user(Quota::per_minute(5));
     let users = Overrides::new(&common);
     users.set("alice", "9/1s".parse().unwrap()).unwrap();
+    let made = || users.get(&"alice".into()).unwrap().get();
+    assert!(Arc::ptr_eq(&made(), &made()), "requests of one policy share calls to Redis");
     let penalty: Penalty = "3/1h:1m".parse().unwrap();
     common.set(Policy::clone(&common.get()).penalty(penalty.clone())).unwrap();
-    let of_alice = users.get(&"alice".into()).unwrap().get();
+    let of_alice = made();
     assert_eq!((of_alice.to_string(), of_alice.get_penalty()), ("9/1s".into(), Some(&penalty)));
     assert_eq!(of_alice.log_name(), common.get().log_name(), "a shorter window keeps the log");
 }
