@@ -156,7 +156,11 @@ impl Cluster {
                 let turn = cluster.turn.load(Ordering::Relaxed) % (slots.nodes.len() + 1);
                 let is_of_use = match slots.nodes.get(turn) {
                     Some(node) => cluster.ask(node, &slots).await.unwrap_or(false),
-                    None => cluster.ask_named(&slots).await.is_ok(),
+                    None => {
+                        let _ = cluster.ask_named(&slots).await;
+                        // The next time a known one: of those that were named one may be gone for good.
+                        false
+                    }
                 };
                 if !is_of_use {
                     cluster.turn.fetch_add(1, Ordering::Relaxed);
