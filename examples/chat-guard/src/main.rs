@@ -27,6 +27,7 @@ use example_support::server::Server;
 use example_support::webhook::Webhook;
 use message_storm::StormDetector;
 use speech_monitor::SpeechMonitor;
+use tower_sliding_window::StoreError;
 
 use crate::args::Args;
 use crate::chat::Chat;
@@ -43,9 +44,16 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let (rules, storm) = (args.rule.clone(), args.storm);
     let (monitor, storms) = match args.redis.connect().await? {
         Some(redis) => {
-            tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
             let storms = StormDetector::on_redis(storm, &redis.store)?;
-            (SpeechMonitor::on_redis(rules, &redis.store), storms)
+            let monitor = SpeechMonitor::on_redis(rules, &redis.store);
+            // Nobody has no name. It runs a script that writes, without which nobody is ever muted.
+            match monitor.unmute("").await {
+                // It takes mutes again once it can save, or has room.
+                Err(StoreError::Refused { code, .. }) if matches!(&*code, "MISCONF" | "OOM") => {}
+                unmuted => unmuted.map_err(|error| redis.unusable(error))?,
+            }
+            tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
+            (monitor, storms)
         }
         None => {
             tracing::info!("mutes are kept in this process");

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::proxy::{Fault, Proxy};
 use test_support::requests::HttpResponse;
-use test_support::server_process::{ADMIN, Server, cannot_start, refuses, webhook};
+use test_support::server_process::{ADMIN, Server, cannot_start, fails, refuses, webhook};
 use test_support::{Redis, eventually};
 use tokio::time::timeout;
 
@@ -416,6 +416,18 @@ async fn a_server_whose_logs_are_not_read_serves() {
         assert_eq!((status.code(), printed.len()), (Some(0), 0), "{printed:?}");
         assert_eq!(logs.contains("log lines were dropped"), is_read_in_the_end);
     }
+}
+
+/// It would never mute anybody.
+#[tokio::test]
+async fn it_does_not_start_on_a_redis_that_takes_no_mutes() {
+    let master = Redis::start().await;
+    let replica = master.start_replica().await;
+    let flags = ["--listen", "127.0.0.1:0", "--redis", &replica.url()];
+    fails(CHAT, &flags, 1, "can't use the Redis at");
+    // It will take them again.
+    master.cannot_save().await;
+    start(&["--redis", &master.url()]);
 }
 
 #[test]

@@ -224,7 +224,9 @@ end
 if op == 'enter' then
   local outcome = state()
   if outcome == 'none' or outcome == 'entered' or outcome == 'waiting' then
-    local place = now_us < opening and value or 4503599627370496 + now_us
+    -- Once anybody had a turn the secret is known, also if the clock has stepped back since.
+    local is_secret = history == 0 and call('ZCARD', turns) == 0
+    local place = now_us < opening and is_secret and value or 4503599627370496 + now_us
     place = call('ZSCORE', line, subject) or place
     -- For the WAIT, as above: to add it again alone changes nothing.
     call('ZREM', line, subject)

@@ -45,7 +45,7 @@ pub struct RedisFlags {
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = timeout)]
     pub response_timeout: Duration,
 
-    /// What the Redis keys begin with; servers with the same prefix share what they keep.
+    /// What the Redis keys begin with; servers with the same prefix share what they keep. Each program needs its own.
     #[arg(long, value_name = "NAME", default_value = "server", value_parser = prefix)]
     pub prefix: String,
 }

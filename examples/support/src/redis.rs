@@ -71,8 +71,8 @@ pub enum OpenError {
     Url(RedisError),
     #[error(
         "can't use the Redis at {addresses}: {source}\n\
-         hint: start one with `redis-server` (6.2 or later, or Valkey), correct --redis, or leave it \
-         out to keep everything in this process"
+         hint: start one with `redis-server` (6.2 or later, or Valkey), correct --redis (several nodes of a \
+         Cluster, or Sentinels with --sentinel-master), or leave it out to keep everything in this process"
     )]
     Unusable { addresses: String, source: Box<dyn Error + Send + Sync> },
 }

@@ -368,6 +368,14 @@ impl RedisStock {
             Ok((Level { stock, sold, paid, entries, turns }, refused.or(trouble)))
         });
         let mut seen = lock(seen);
+        let there = |it: &Level| it.entries + it.turns + it.sold;
+        if let (Ok(before), Ok((level, _))) = (&seen.1, &looked)
+            && there(level) < there(before)
+            && self.terms.opening.opens_in().is_some()
+        {
+            let entries = there(before) - there(level);
+            tracing::error!(%sku, entries, "Redis has lost entries: their users have to enter again");
+        }
         match &looked {
             Ok((level, trouble)) => *seen = (Instant::now(), Ok(*level), trouble.clone()),
             Err(lost @ StockError::Lost(_)) => {

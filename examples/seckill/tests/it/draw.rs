@@ -305,6 +305,36 @@ async fn a_crowd_behind_one_address_finds_its_turns() {
     }
 }
 
+/// The clock of Redis has stepped back over the opening. Who knows the secret chooses a name that would come first.
+#[tokio::test]
+async fn nobody_comes_before_the_line_once_the_secret_is_known() {
+    let redis = Redis::start().await;
+    let _server = on_redis(&redis, &["--opens-in", "1h"]);
+    let enter = async |opening, turn_us, user, place| {
+        sale(&redis, "seckill:{iphone}", "enter", &[opening, turn_us, "0", user, place]).await
+    };
+    let later = "8000000000000000";
+    assert_eq!(enter(later, "0", "alice", "5").await.0, "entered");
+    assert_eq!(enter("0", "60000000", "bob", "6").await.0, "turn");
+    assert_eq!(enter(later, "0", "mallory", "1").await.0, "entered");
+    let place: f64 = redis.run(&["ZSCORE", "seckill:{iphone}:line", "mallory"]).await;
+    assert!(place > 2_f64.powi(52), "{place}");
+}
+
+/// Redis comes back from an older snapshot.
+#[tokio::test]
+async fn an_operator_learns_of_lost_entries() {
+    let mut redis = Redis::start().await;
+    let server = on_redis(&redis, &["--opens-in", "1h"]);
+    redis.run::<()>(&["SAVE"]).await;
+    assert_eq!(enter(&server, "alice").await.status, 202);
+    let entries = async || server.get("/seckill/iphone").await.json()["entries"].clone();
+    eventually("it is seen", async || entries().await == 1).await;
+    redis.restart().await;
+    eventually("it is gone", async || entries().await == 0).await;
+    assert!(server.stop().contains("Redis has lost entries"));
+}
+
 #[tokio::test]
 async fn the_mode_of_a_sale_is_kept() {
     let redis = Redis::start().await;
