@@ -213,7 +213,7 @@ async fn commands_delay_no_check() {
     let mut all = JoinSet::new();
     for _ in 0..200 {
         // Redis replies to the 64 of them that are under way at once, also where it is slow within a second.
-        let (commands, slow) = (commands.clone(), takes(Duration::from_millis(5)));
+        let (commands, slow) = (commands.clone(), takes(Duration::from_millis(2)));
         all.spawn(async move { commands.query::<i64>(&slow).await });
     }
     sleep(Duration::from_millis(20)).await;
