@@ -42,7 +42,7 @@
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
       and the turns
-    REPLY[8] replication (text): to `tick`, if orders wait for replicas, what Redis says of these
+    REPLY[8] replication (text): to `tick`, if orders wait for replicas and Redis takes writes, what it says of these
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
@@ -141,7 +141,8 @@ if op == 'show' then
 end
 local function seen(refused)
   local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
-  return reply('done', refused, 0, 0, level, ARGV[9] and call('INFO', 'replication'))
+  -- What takes no writes may be no master any more, and says nothing of the replicas of the new one.
+  return reply('done', refused, 0, 0, level, ARGV[9] and not refused and call('INFO', 'replication'))
 end
 if op == 'tick' then
   -- A Redis that takes no writes is found out before anybody orders.

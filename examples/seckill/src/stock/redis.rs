@@ -485,7 +485,7 @@ impl RedisStock {
             (told, Some(replicas))
         } else {
             let told: Told = self.reads.script(&self.script, &keys, &arguments).await?;
-            let replicas = (op == "tick" && wanted > 0).then(|| Replication::of(&told.7));
+            let replicas = (!told.7.is_empty()).then(|| Replication::of(&told.7));
             (told, replicas)
         };
         let (outcome, order, number, now_us, news_us, now_history, level, _) = told;
@@ -496,9 +496,6 @@ impl RedisStock {
             // It is not set again: the orders are lost with it, and would be sold twice.
             return Err(StockError::Lost(sku.clone()));
         }
-        // What takes no writes may be no master any more, and says nothing of the replicas of the new one.
-        let is_refused = op == "tick" && !order.is_empty();
-        let replicas = replicas.filter(|_| !is_refused);
         let trouble = replicas.as_ref().and_then(|it| on_sale.trouble(it, wanted));
         // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
         let is_paid = outcome == Outcome::Paid && op == "pay";
