@@ -57,7 +57,8 @@ type ByKey = HashMap<Key, Option<Arc<OfKey>>, RandomState>;
 struct OfKey {
     /// The override.
     new: Policy,
-    /// What was last made of it, and of which version of the common policy. Requests that share their policy share calls to Redis.
+    /// What was last made of it, and of which version of the common policy. Requests that share their policy share calls to
+    /// Redis.
     made: ArcSwap<(Arc<Policy>, PolicyHandle)>,
 }
 

@@ -91,7 +91,7 @@ pub struct Policy {
 }
 
 /// What the policies that share their logs have in common.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Logs {
     name: String,
     /// How long a log keeps its entries: at least as long as the longest window. Part of the name.

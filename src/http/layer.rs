@@ -81,8 +81,8 @@ impl SlidingWindowLayer {
     ///
     /// # Panics
     ///
-    /// If the policy has no quota or too many, for which [`PolicyHandle::try_new`] returns an error instead, or counts distinct values,
-    /// see [`rule_distinct`](Self::rule_distinct).
+    /// If the policy has no quota or too many, for which [`PolicyHandle::try_new`] returns an error instead, or counts
+    /// distinct values, see [`rule_distinct`](Self::rule_distinct).
     #[track_caller]
     pub fn new(policy: impl Into<PolicyHandle>, key: impl KeyExtractor, store: impl Store) -> Self {
         Self::without_rules(store).rule(policy, key)

@@ -216,7 +216,7 @@ async fn a_lost_reply_does_not_undo_an_unmute() {
     assert_eq!(two.events(), []);
 }
 
-/// The packets with the mute, or with what lengthens the one that stands, arrive two seconds late.
+/// The packets that impose a mute, or lengthen one, arrive two seconds late.
 #[tokio::test]
 async fn mute_that_arrives_late_is_reported() {
     let texts = ["events 3/1h mute 2h", "peers 2/1h mute 4h"];
