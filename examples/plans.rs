@@ -70,7 +70,7 @@ async fn main() -> std::io::Result<()> {
     let users = Overrides::new(&free);
 
     let overrides = users.clone();
-    let limit = SlidingWindowLayer::by(
+    let limit = SlidingWindowLayer::choosing(
         move |request, key| {
             let is_paying = request.extensions.get::<User>().is_some_and(|user| user.is_paying);
             let of_plan = || Some(if is_paying { paid.clone() } else { free.clone() });

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::{Router, routing::post};
 use tokio::net::TcpListener;
-use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::RedisServers;
 use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore, SlidingWindowLayer, key};
 
 const HELP: &str = "\

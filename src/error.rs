@@ -1,4 +1,4 @@
-//! [`StoreError`]: why a store could not decide.
+//! [`StoreError`]: why a check failed.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,10 +15,12 @@ pub(crate) fn or_panic<T>(result: Result<T, impl Display>) -> T {
     }
 }
 
-/// Why a store could not decide.
+/// Why a check failed.
 ///
-/// No message holds a key. The [`FailurePolicy`](crate::FailurePolicy) decides what becomes of the
-/// request.
+/// Either the store failed, or the request is a mistake that no store can decide: [`NoBudget`](Self::NoBudget),
+/// [`CostAboveLimit`](Self::CostAboveLimit), [`NoValue`](Self::NoValue), [`Unsupported`](Self::Unsupported) and
+/// [`UnknownPolicy`](Self::UnknownPolicy). The [`FailurePolicy`](crate::FailurePolicy) applies to failures of the
+/// store. A mistake is an error under each of them. No message holds a key.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -74,8 +76,8 @@ pub enum StoreError {
         /// What was expected.
         message: String,
     },
-    /// A store in process is full, and the request needs a new log or ban record. In an outage: the local logs of a
-    /// [`RedisStore`](crate::RedisStore) are, or its requests that are to be written back.
+    /// A store in process is full, and the request needs a new log or ban record. In an outage it also means that the
+    /// local logs of a [`RedisStore`](crate::RedisStore) are full, or its journal of requests to write back.
     #[error(
         "this process is full: it keeps no more than {capacity} logs, or requests that Redis does not know yet"
     )]
@@ -124,7 +126,8 @@ impl StoreError {
     ///
     /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::NoBudget`],
     /// [`StoreError::Unsupported`], [`StoreError::NoValue`] and [`StoreError::UnknownPolicy`]. These are
-    /// mistakes of the caller, not failures of the store. The metrics count them separately, without the last.
+    /// mistakes of the caller, not failures of the store. `sliding_window_impossible_requests_total` counts them,
+    /// except `UnknownPolicy`, which no metric counts.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::CostAboveLimit { .. }
@@ -159,7 +162,7 @@ impl StoreError {
     /// Reports the error, as a failure of the store or as a mistake of the caller.
     pub(crate) fn report(&self) {
         match self.is_mistake() {
-            true => telemetry::impossible_request(self.kind(), self),
+            true => telemetry::mistake(self.kind(), self),
             false => telemetry::store_error(self.kind(), self),
         }
     }
@@ -178,7 +181,7 @@ impl StoreError {
     }
 
     /// Returns whether the request can never pass, in any store.
-    pub(crate) const fn is_impossible(&self) -> bool {
+    pub(crate) const fn is_above_limit(&self) -> bool {
         matches!(self, Self::CostAboveLimit { .. })
     }
 
@@ -197,7 +200,7 @@ impl StoreError {
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Uncertain { source } => source.is_outage(),
-            _ => !self.is_impossible() && !matches!(self, Self::Overloaded),
+            _ => !self.is_above_limit() && !matches!(self, Self::Overloaded),
         }
     }
 

@@ -24,7 +24,8 @@ use std::str::FromStr;
 pub enum FailurePolicy {
     /// A log in this process decides, at each quota's limit divided by the number of instances.
     ///
-    /// The default is for one instance: of N servers with it, each admits the whole limit in an outage. Name their number.
+    /// The default is one instance: in an outage each of N servers admits the whole limit. Pass their number to
+    /// [`FailurePolicy::local`] to divide it.
     ///
     /// The local log holds what this process has admitted before, and its own admissions are
     /// written back to the store later. So with one instance no key gets more than the quota. With

@@ -15,7 +15,7 @@
 //! | [`constant`] | the same key for all requests | never |
 //! | [`pair`] | two keys as one | either is missing |
 //! | [`first_of`] | the key of the first extractor that has one | all are missing |
-//! | [`hashed`] | the hash of another extractor's key, for secrets | that key is |
+//! | [`hashed`] | the hash of another extractor's key, for secrets | that key is missing |
 //! | [`optional`] | the key of another extractor; without it the rule does not apply | never |
 #![cfg_attr(
     feature = "axum",

@@ -142,12 +142,16 @@ pub use self::policy::{
     Counts, ParsePenaltyError, Penalty, Policies, Policy, PolicyChange, PolicyError, PolicyHandle,
 };
 pub use self::quota::{ParseQuotaError, Quota, QuotaError};
-pub use self::store::Permit;
+#[cfg(feature = "redis")]
+pub use self::redis::RedisServers;
+#[cfg(feature = "redis-commands")]
+pub use self::redis::{RedisCommands, RedisScript};
 pub use self::store::bans::{Ban, BanPage};
 #[cfg(feature = "memory")]
 pub use self::store::memory::MemoryStore;
+pub use self::store::permit::Permit;
 #[cfg(feature = "redis")]
-pub use self::store::redis::RedisStore;
+pub use self::store::redis::{RedisStore, RedisStoreBuilder};
 pub use self::waiting::WaitError;
 pub use self::window::{
     Admitted, BanExplanation, DecidedBy, Decision, Denied, Explanation, LogCost, LoggedAdmission,

@@ -292,11 +292,11 @@ impl Limiter {
 
     /// Waits until a request of `key` is admitted, but not for longer than `max_wait`.
     ///
-    /// It denies as soon as the wait is known to be too long: if time alone frees the place too late, counting from the last
-    /// denial of the first waiter, and as if each caller before this one took its places: with `n` places before
-    /// it and a quota of `limit` requests in a window, it has its place no earlier than `n / limit`
-    /// windows, rounded down, after the first waiter has room. The [`retry_after`](crate::Denied::retry_after)
-    /// of the denial may be up to a window longer, for nobody knows how the places of a full log are spread.
+    /// The request is denied as soon as its wait is known to be too long, judged by the last denial of the first
+    /// waiter. Behind waiters that take `n` places of a quota of `limit` requests in a window, a request has room no
+    /// earlier than `n / limit` windows, rounded down, after the first one. The
+    /// [`retry_after`](crate::Denied::retry_after) of the denial may be up to a window longer, because nobody knows how
+    /// the places of a full log are spread.
     ///
     /// The bound holds for the wait, which may be a twentieth longer: each caller is admitted a little after its place is
     /// free, and those behind it later by as much. A check that is under way at its end is completed, and can still
@@ -627,7 +627,7 @@ impl Limiter {
         cost: u32,
     ) -> Result<Explanation, StoreError> {
         let check = self.new_check(key, cost);
-        check.ensure_possible()?;
+        check.ensure_cost_fits()?;
         match self.store.explain(&check).await {
             Err(error) if self.on_failure == FailurePolicy::Open && !error.is_mistake() => {
                 Ok(Explanation::not_counted(&check.logs[0], cost))

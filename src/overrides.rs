@@ -42,7 +42,7 @@ const EXEMPT: &str = "exempt";
 /// # }
 /// ```
 ///
-/// [`SlidingWindowLayer::by`](crate::SlidingWindowLayer::by) takes `move |_, key| users.get(key)`.
+/// [`SlidingWindowLayer::choosing`](crate::SlidingWindowLayer::choosing) takes `move |_, key| users.get(key)`.
 #[derive(Clone)]
 #[must_use]
 pub struct Overrides {

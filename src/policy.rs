@@ -47,9 +47,9 @@ pub(crate) fn is_name(text: &str) -> bool {
 /// ## Logs
 ///
 /// A key has one log for all quotas of a policy. It keeps the entries for one length of time, the
-/// retention: the longest window, unless [`Policy::keep_for`] sets a longer time. The name and the
-/// retention identify the logs. Policies of one store share them exactly if they have both in common,
-/// also with different quotas, such as those of plans: each counts what the others have admitted.
+/// retention: the longest window, unless [`Policy::keep_for`] sets a longer time. The name, the
+/// retention and what the policy counts identify the logs. Policies of one store that agree in all three share
+/// them, also with different quotas, such as those of plans: each counts what the others have admitted.
 /// Policies of one name whose longest windows differ have separate logs, unless `keep_for` gives them the
 /// same retention. Policies without a name share logs if they were made with the same quotas.
 ///
@@ -58,7 +58,6 @@ pub(crate) fn is_name(text: &str) -> bool {
 ///
 /// A policy counts requests, unless [`Policy::budget`], [`Policy::byte_budget`], [`Policy::distinct`] or
 /// [`Policy::in_flight`] makes it count something else.
-/// Policies of different kinds never share logs.
 ///
 /// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
 /// `keep_for`, `counts` and `penalty`, of which only `quotas` must be there. The format must
@@ -98,8 +97,9 @@ pub(crate) struct Logs {
     pub(crate) retention_us: u64,
 }
 
-/// What the logs of a policy count: one thing. If several methods set it, such as [`Policy::distinct`] after
-/// [`Policy::budget`], the last one holds. A policy that replaces another one in a [`PolicyHandle`] or in [`Policies`]
+/// What the logs of a policy count.
+///
+/// The method that is called last sets it, such as [`Policy::distinct`] after [`Policy::budget`]. A policy that replaces another one in a [`PolicyHandle`] or in [`Policies`]
 /// counts what the first one did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -114,14 +114,14 @@ pub enum Counts {
     /// Requests that are not over yet, see [`Policy::in_flight`].
     InFlight,
     /// The costs of requests, see [`Policy::budget`].
-    Costs,
+    Budget,
     /// The costs of requests in bytes, see [`Policy::byte_budget`].
-    Bytes,
+    ByteBudget,
 }
 
 impl Counts {
     pub(crate) const fn is_budget(self) -> bool {
-        matches!(self, Self::Costs | Self::Bytes)
+        matches!(self, Self::Budget | Self::ByteBudget)
     }
 }
 
@@ -217,7 +217,7 @@ impl Policy {
         let counts = match self.counts {
             Counts::Requests => "",
             // The unit is shown to clients only.
-            Counts::Costs | Counts::Bytes => ":budget",
+            Counts::Budget | Counts::ByteBudget => ":budget",
             Counts::Distinct => ":distinct",
             Counts::InFlight => ":in_flight",
         };
@@ -271,7 +271,7 @@ impl Policy {
     /// # }
     /// ```
     pub fn budget(self) -> Self {
-        self.counting(Counts::Costs)
+        self.counting(Counts::Budget)
     }
 
     /// Makes the policy a [budget](Self::budget) of bytes.
@@ -282,7 +282,7 @@ impl Policy {
     /// [`SlidingWindowLayer::settle_from_body`](crate::SlidingWindowLayer::settle_from_body) counts the bytes that
     /// were sent.
     pub fn byte_budget(self) -> Self {
-        self.counting(Counts::Bytes)
+        self.counting(Counts::ByteBudget)
     }
 
     /// Makes the policy count different values instead of requests, such as the accounts behind an address.
@@ -544,7 +544,7 @@ impl From<Quota> for Policy {
 }
 
 impl fmt::Display for Policy {
-    /// Writes the enforced quotas without the name, in the form that [`Policy::from_str`] parses.
+    /// Writes the quotas without the name, in the form that [`Policy::from_str`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, quota) in self.quotas.iter().enumerate() {
             write!(f, "{}{quota}", if index == 0 { "" } else { "," })?;

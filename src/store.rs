@@ -11,7 +11,7 @@ mod future;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 mod pending_check;
-mod permit;
+pub(crate) mod permit;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 
@@ -26,13 +26,7 @@ pub(crate) use self::conclude::{admit_if_open, conclude, report};
 pub use self::future::StoreFuture;
 pub(crate) use self::future::begin;
 pub(crate) use self::pending_check::{PendingCheck, SettleHandle, may_have_counted};
-pub use self::permit::Permit;
-#[cfg(feature = "redis")]
-pub use self::redis::RedisStoreBuilder;
-#[cfg(feature = "redis")]
-pub use crate::redis::RedisServers;
-#[cfg(feature = "redis-commands")]
-pub use crate::redis::{RedisCommands, RedisScript};
+pub(crate) use self::permit::Permit;
 pub(crate) use crate::window::Explanation;
 pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState, Strike};
 
@@ -118,7 +112,7 @@ pub trait Store: Send + Sync + 'static {
     /// Returns the outcome that [`Store::admit`] would have, without recording anything.
     fn peek(&self, check: &Check) -> StoreFuture<Outcome>;
 
-    /// Explains the log of a check, which has one, for a new request of its cost.
+    /// Explains what the only log of a check decides about a new request of the check's cost.
     ///
     /// - Nothing changes: no entry, no strike, and not how long the log is kept.
     /// - An explanation decides as [`Store::peek`] does at the same instant.
@@ -142,10 +136,10 @@ pub trait Store: Send + Sync + 'static {
     ///   what the request cost when it was admitted: an earlier call may have set another cost.
     /// - The check may have only some of the logs of the admission. Then the others are not changed.
     /// - A log without an entry of the identity is not changed, and neither is one whose entry is
-    ///   older than the retention. With a cost of 0 these are removed too.
+    ///   older than the retention. With a cost of 0 such an expired entry is removed, too.
     /// - Strikes and bans stay, and so do [distinct](crate::Policy::distinct) values.
     ///
-    /// Returns whether a log had an entry that was not older.
+    /// Returns whether a log had an entry of the identity within its retention.
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool>;
 
     /// Empties a log. Strikes and bans stay.
@@ -158,8 +152,8 @@ pub trait Store: Send + Sync + 'static {
         no_bans()
     }
 
-    /// Bans a log's key for `duration`, unless its present ban lasts longer. With `only_longer` also not if that was
-    /// imposed for as long. Returns the ban that is in effect afterwards.
+    /// Bans a log's key for `duration`, unless its present ban lasts longer. With `only_longer`, a ban that was imposed
+    /// by hand for `duration` or longer is left, too. Returns the ban that is in effect afterwards.
     fn impose(
         &self,
         _log: &LogId,

@@ -108,7 +108,7 @@ pub(crate) fn store_error(kind: &'static str, error: impl Display) {
     event!(debug, %error, "the store could not decide");
 }
 
-pub(crate) fn impossible_request(kind: &'static str, error: impl Display) {
+pub(crate) fn mistake(kind: &'static str, error: impl Display) {
     count!("sliding_window_impossible_requests_total", "kind" => kind);
     event!(debug, %error, "no store could admit the request");
 }

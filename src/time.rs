@@ -18,7 +18,7 @@ pub(crate) fn random_part(time: Duration) -> Duration {
     time.mul_f64(f64::from(random) / (f64::from(u32::MAX) + 1.0))
 }
 
-/// How often something is done at most.
+/// Lets at most one caller act in each pause.
 pub(crate) struct Pace {
     epoch: Instant,
     /// When it was done last, in microseconds after the epoch. [`u64::MAX`] if it was not done yet.
@@ -36,7 +36,7 @@ impl Pace {
         Self { last_us: AtomicU64::new(0), ..Self::new() }
     }
 
-    /// Returns whether the last time is a pause ago. Who hears so does it.
+    /// Returns true to at most one caller in each `pause`. That caller acts.
     pub(crate) fn is_due(&self, pause: Duration) -> bool {
         let (now_us, last_us) =
             (micros(self.epoch.elapsed()), self.last_us.load(Ordering::Relaxed));

@@ -14,7 +14,7 @@ use std::time::Duration;
 use ahash::RandomState;
 
 use self::queue::{Queue, Turn, Waiter};
-pub(crate) use self::until_admitted::{Bounds, Ended, denied_behind, until_admitted};
+pub(crate) use self::until_admitted::{Bounds, NotAdmitted, denied_behind, until_admitted};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, Denied, LogId};
@@ -87,10 +87,10 @@ impl Waiting {
     }
 
     /// Counts a caller among those that wait, if fewer than `most` do.
-    fn count(&self, most: usize) -> Option<Counted<'_>> {
+    fn count(&self, most: usize) -> Option<WaiterCount<'_>> {
         let raise = |count| (count < most).then_some(count + 1);
         let counted = self.count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, raise);
-        counted.ok().map(|_| Counted(&self.count))
+        counted.ok().map(|_| WaiterCount(&self.count))
     }
 
     /// Makes a caller wait for room in a log of its check, with the denial of that if it was not behind others.
@@ -100,7 +100,7 @@ impl Waiting {
         ticket: u64,
         waiter: Waiter,
         denied: Option<Denied>,
-    ) -> Place<'_> {
+    ) -> QueuedCaller<'_> {
         let takes: Vec<_> = check.costs().map(|(log, cost)| (log.clone(), cost.into())).collect();
         let waiter = Arc::new(waiter);
         let mut queues = self.lock();
@@ -113,7 +113,7 @@ impl Waiting {
             queue.deny(ticket, denied);
         }
         drop(queues);
-        Place { waiting: self, log, takes, ticket, waiter, is_admitted: false }
+        QueuedCaller { waiting: self, log, takes, ticket, waiter, is_admitted: false }
     }
 
     /// Returns how many places those that wait, for whatever log, take in a log.
@@ -135,9 +135,9 @@ fn has_turns(log: &LogId, cost: u32) -> bool {
 
 /// Counts a caller among those that wait until it is dropped.
 #[derive(Debug)]
-struct Counted<'a>(&'a AtomicUsize);
+struct WaiterCount<'a>(&'a AtomicUsize);
 
-impl Drop for Counted<'_> {
+impl Drop for WaiterCount<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -145,7 +145,7 @@ impl Drop for Counted<'_> {
 
 /// The place of a waiter in its queue. Dropping it lets the next one go on.
 #[derive(Debug)]
-struct Place<'a> {
+struct QueuedCaller<'a> {
     waiting: &'a Waiting,
     log: LogId,
     /// How many places it takes in each of its logs.
@@ -155,7 +155,7 @@ struct Place<'a> {
     is_admitted: bool,
 }
 
-impl Place<'_> {
+impl QueuedCaller<'_> {
     /// Returns what the waiter has to do next.
     fn turn(&self) -> Turn {
         let mut queues = self.waiting.lock();
@@ -174,7 +174,7 @@ impl Place<'_> {
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for QueuedCaller<'_> {
     fn drop(&mut self) {
         let mut queues = self.waiting.lock();
         if let Some(queue) = queues.get_mut(&self.log) {

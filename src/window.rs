@@ -18,7 +18,7 @@ mod state;
 pub use self::ban_record::{BanExplanation, Strike};
 pub(crate) use self::ban_record::{BanRecord, STRIKES_REASON};
 pub use self::check::Check;
-pub(crate) use self::check::add_distinct;
+pub(crate) use self::check::add_or_merge;
 pub(crate) use self::costs::{Cost, Entry};
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 pub(crate) use self::explanation::MAX_LISTED;

@@ -21,7 +21,7 @@ impl Table {
 
     /// A table of figures that have a goal.
     pub(crate) fn of_goals(title: &'static str) -> Self {
-        Self::new(title, &["µs", "of µs", "measured", "at most"])
+        Self::new(title, &["µs", "base µs", "measured", "goal"])
     }
 
     pub(crate) fn row(&mut self, name: impl Into<String>, cells: impl Into<Vec<Vec<f64>>>) {

@@ -84,6 +84,8 @@
 ]]
 local call, try, format, rep, find = redis.call, redis.pcall, string.format, string.rep, string.find
 local new, again, peek = 0, 1, 2
+local in_flight, distinct, budget = 1, 2, 3
+local send_again, unusable, denied, admitted, recorded = -2, -1, 0, 1, 2
 local most_expired, most_strikes, most_windows, most_numbers, most_late = 256, 100, 64, 4000, 32
 -- The entries that were read or removed, and whether these are enough for one call.
 local read, is_late = 0, false
@@ -260,13 +262,15 @@ while key <= #KEYS do
   end
 
   for _ = 1, requests do
-    local member, state, first, at, value = ARGV[arg], 1, n + 1, 8, arg
+    -- Positions: in ARGV of the UUID (arg) and of the entry read last (value), in shape of the log (at), in numbers of the
+    -- state (first).
+    local member, state, first, at, value = ARGV[arg], admitted, n + 1, 8, arg
     local recorded_us, full_us, newest, refreshed, free
     n, is_late = first, read >= 1000
     for k = key, key + logs - 1 do
       local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
       local counts, entries, ttl_ms, error, found_us, is_trimmed = shape[at + 4], 0, nil, nil, nil, false
-      if counts == 3 then
+      if counts == budget then
         value = value + 1
         ttl_ms, error = open(k, ARGV[value])
         entries, cost = ttl_ms > -2 and 1 or 0, cost_of[k]
@@ -283,7 +287,7 @@ while key <= #KEYS do
         if left_of ~= kept_us then
           left, left_of = format('%d', now_us - kept_us), kept_us
         end
-        if counts == 3 then
+        if counts == budget then
           if call('ZCOUNT', log, '0', left) > 0 then
             trim(k, kept_us)
             is_trimmed = true
@@ -313,17 +317,17 @@ while key <= #KEYS do
           error = type(reply) == 'table' and reply.err
         end
       end
-      if error and state == 0 then
+      if error and state == denied then
         -- The denial by another log stands, as if this one were empty.
-        value, counts, entries, error = counts == 2 and value + 1 or value, 0, 0, nil
+        value, counts, entries, error = counts == distinct and value + 1 or value, 0, 0, nil
       elseif error then
-        state, errors = -1, errors or {}
+        state, errors = unusable, errors or {}
         errors[#errors + 1] = error
         break
       end
-      if counts == 1 or counts == 2 then
+      if counts == in_flight or counts == distinct then
         local entry = member
-        if counts == 2 then
+        if counts == distinct then
           value = value + 1
           entry = ARGV[value]
         end
@@ -336,20 +340,20 @@ while key <= #KEYS do
           needed, free = 0, free or {}
           free[n + 1] = true
         end
-        if counts == 3 then
+        if counts == budget then
           used = window_us == kept_us and sum_of[k] or used_of(k, window_us)
         elseif entries > 0 and window_us ~= kept_us then
           used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
         end
         local was_cut = is_cut
-        if counts == 3 and is_cut then
+        if counts == budget and is_cut then
           -- The sum is too high. A denial by another log stands, as if this one were empty.
           used = 0
         elseif used + needed > limit then
           wait_us = window_us
           if needed > limit then
             -- It never fits.
-          elseif counts == 3 then
+          elseif counts == budget then
             wait_us = wait_of(k, window_us, used + needed - limit)
           else
             -- The request fits as soon as the (limit - needed + 1)-th newest entry has left the window. If its own
@@ -365,7 +369,7 @@ while key <= #KEYS do
           if is_cut and not was_cut then
             used, wait_us = 0, 0
           else
-            state, full_us = 0, full_us or {}
+            state, full_us = denied, full_us or {}
             full_us[k] = math.max(full_us[k] or 0, window_us)
           end
         end
@@ -376,7 +380,7 @@ while key <= #KEYS do
     end
 
     -- With one log that is no budget, and no penalty, an admission finds out by adding its entry.
-    if mode == again and (state == 0 or state == 1 and logs + penalties + budgets > 1) then
+    if mode == again and (state == denied or state == admitted and logs + penalties + budgets > 1) then
       for k = key, key + logs - 1 do
         local entry = budgets > 0 and entry_of[k] or member
         local found_us = not (refreshed and refreshed[k]) and try('ZSCORE', KEYS[k], entry)
@@ -387,7 +391,7 @@ while key <= #KEYS do
     -- A request that meets a ban is denied. A request that a full quota denies is a strike, and enough
     -- strikes bring a ban. All denials within one length of the window after a strike are one episode,
     -- and only the first of them is a strike.
-    if penalties > 0 and state >= 0 then
+    if penalties > 0 and state ~= unusable then
       local k, record_at = key, key + logs
       at = 8
       while record_at < key + logs + 2 * penalties do
@@ -402,7 +406,7 @@ while key <= #KEYS do
           local episode_us = tonumber(known[3] or 0)
           local counts = full_us and full_us[k] and max_strikes > 0 and mode ~= peek
           if not error and until_us > now_us and not recorded_us then
-            state = 0
+            state = denied
           elseif not error and counts and episode_us <= now_us and not recorded_us then
             local added = try('ZADD', strikes, now, member)
             if type(added) == 'table' then
@@ -430,8 +434,8 @@ while key <= #KEYS do
               end
             end
           end
-          if error and state ~= 0 then
-            state, errors = -1, errors or {}
+          if error and state ~= denied then
+            state, errors = unusable, errors or {}
             errors[#errors + 1] = error
             break
           end
@@ -444,10 +448,10 @@ while key <= #KEYS do
     end
 
     if is_cut then
-      state, is_cut = (state ~= 1 or recorded_us) and state or -2, nil
+      state, is_cut = (state ~= admitted or recorded_us) and state or send_again, nil
     end
 
-    local is_added, slot = state == 1 and not recorded_us and mode ~= peek, first + 1
+    local is_added, slot = state == admitted and not recorded_us and mode ~= peek, first + 1
     at = 8
     if is_added or wants_reset and state >= 0 then
       for k = key, key + logs - 1 do
@@ -456,11 +460,11 @@ while key <= #KEYS do
         if newest and newest[k] and newest[k] - now_us > 0 then
           score, expires_of = newest[k], nil
         end
-        if shape[at + 4] == 3 then
+        if shape[at + 4] == budget then
           cost = cost_of[k]
         end
         if is_added and cost > 0 then
-          if shape[at + 4] == 3 then
+          if shape[at + 4] == budget then
             local windows = windows_of[k]
             for i = 1, windows and #windows or 0, 3 do
               -- After a clock step, what other policies have counted may be later.
@@ -486,7 +490,7 @@ while key <= #KEYS do
           end
           if type(added) == 'table' then
             -- A server without memory refuses the first write of a call. Other requests of the call may need none.
-            state, errors = -1, errors or {}
+            state, errors = unusable, errors or {}
             errors[#errors + 1] = added.err
             break
           end
@@ -519,9 +523,9 @@ while key <= #KEYS do
     if changed then
       for k in pairs(changed) do
         local failed = write(k, format('%d', -1 - sum_of[k]))
-        if failed and state == -2 then
+        if failed and state == send_again then
           -- A call that is sent again would not get any further.
-          state, errors = -1, errors or {}
+          state, errors = unusable, errors or {}
           errors[#errors + 1] = failed.err
         end
       end
@@ -530,7 +534,7 @@ while key <= #KEYS do
     if state < 0 then
       n = first
     elseif recorded_us then
-      state, n = 2, n + 1
+      state, n = recorded, n + 1
       numbers[n] = tonumber(recorded_us)
     end
     numbers[first] = state

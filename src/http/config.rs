@@ -144,7 +144,7 @@ impl Config {
         if logs.is_empty() {
             return Ok(None);
         }
-        let mut check = Check::of_distinct(logs);
+        let mut check = Check::of_unique_logs(logs);
         check.wants_reset = self.shows_headers_on_success();
         check.on_failure = self.on_failure;
         let cost = self.cost.as_ref().map_or(1, |cost| cost(head));

@@ -82,8 +82,8 @@ where
                 State::Waiting { wait, rest: Some((inner, body, config)) }
             }
             Ok(Ok(Some(check))) => request.ask(check),
-            Ok(Ok(None)) => request.call(Counted::default()),
-            Ok(Err(_)) if request.config.shadow => request.call(Counted::default()),
+            Ok(Ok(None)) => request.call(AfterResponse::default()),
+            Ok(Err(_)) if request.config.shadow => request.call(AfterResponse::default()),
             Ok(Err(rejection)) => request.reject(rejection),
             Err(panic) => State::Panicked { panic: Some(panic) },
         };
@@ -108,7 +108,7 @@ where
         State::Deciding { check, request: Some(self) }
     }
 
-    fn call(mut self, counted: Counted) -> State<S, ReqBody> {
+    fn call(mut self, counted: AfterResponse) -> State<S, ReqBody> {
         // A server sends no body in response to HEAD, and drops that of the service unread.
         let (version, is_head) = (self.head.version, self.head.method == Method::HEAD);
         let response = self.inner.call(Request::from_parts(self.head, self.body));
@@ -133,7 +133,7 @@ where
         match conclude(check, outcome, shadow) {
             Ok(decision) => self.follow(decision, may_have_counted),
             // A store whose reply was lost sees to it that the request does not count.
-            Err(_) if shadow => self.call(Counted::default()),
+            Err(_) if shadow => self.call(AfterResponse::default()),
             Err(error) => self.reject(Rejection::StoreFailed(error)),
         }
     }
@@ -164,7 +164,13 @@ where
                     }
                 }
                 self.insert(decision);
-                self.call(Counted { shown, cancel, permit, budgets, ..Counted::default() })
+                self.call(AfterResponse {
+                    shown,
+                    cancel,
+                    permit,
+                    budgets,
+                    ..AfterResponse::default()
+                })
             }
         }
     }
@@ -184,7 +190,7 @@ where
         let remain: SmallVec<[bool; 4]> = logs.map(|(_, it)| !it.ban().is_banned()).collect();
         if !remain.contains(&true) {
             self.insert(Decision::Denied(denied));
-            return self.call(Counted::default());
+            return self.call(AfterResponse::default());
         }
         let others = denied.part(|index| remain[index]);
         if others.retry_after().is_zero() {
@@ -205,7 +211,7 @@ where
 /// If it is dropped before the response is ready, the request stays counted, because the inner service was
 /// called. With `cancel_unanswered` it is cancelled instead.
 struct Called {
-    counted: Counted,
+    counted: AfterResponse,
     version: Version,
     is_head: bool,
     config: Arc<Config>,
@@ -213,7 +219,7 @@ struct Called {
 
 /// What is left to do for a request that the store has counted.
 #[derive(Default)]
-struct Counted {
+struct AfterResponse {
     /// The state of the logs that the response shows.
     shown: Option<Usage>,
     cancel: Option<SettleHandle>,
@@ -240,7 +246,7 @@ impl Called {
         let head = result.as_ref().ok().map(|(head, _)| head);
         let mut tasks: Vec<_> = self.settle_by_head(head).into_iter().collect();
         let result = result.map(|(head, body)| head.map(|()| body));
-        let Counted { permit, budgets, is_free, end, .. } = &mut self.counted;
+        let AfterResponse { permit, budgets, is_free, end, .. } = &mut self.counted;
         let (permit, budgets) = (permit.take(), budgets.take());
         if let Ok(response) = &result {
             let by = budgets.zip(self.config.body_cost.clone());
@@ -287,7 +293,7 @@ impl Called {
         result: Result<Response<B>, E>,
     ) -> Result<Response<ResponseBody<B>>, E> {
         let response = result?;
-        let Counted { shown, end, .. } = &mut self.counted;
+        let AfterResponse { shown, end, .. } = &mut self.counted;
         let end = end.take();
         let mut response = response.map(|body| ResponseBody::inner(body, end));
         if let Some(shown) = shown {
@@ -336,7 +342,7 @@ where
                         // If the failure policy has admitted it, the reply may have been lost.
                         Ok(Some(decision)) => request.follow(decision, true),
                         Err(rejection) => request.reject(rejection),
-                        Ok(None) => request.call(Counted::default()),
+                        Ok(None) => request.call(AfterResponse::default()),
                     }
                 }
                 StateProj::Calling { response, called } => {

@@ -116,7 +116,7 @@ impl SlidingWindowLayer {
     /// let (free, paid) = (plan(Quota::per_minute(5)), plan(Quota::per_minute(100)));
     ///
     /// // An earlier layer puts the plan into the request.
-    /// let layer = SlidingWindowLayer::by(
+    /// let layer = SlidingWindowLayer::choosing(
     ///     move |parts, _key| match parts.extensions.get::<Plan>() {
     ///         Some(Plan::Internal) => None,
     ///         Some(Plan::Paid) => Some(paid.clone()),
@@ -126,12 +126,12 @@ impl SlidingWindowLayer {
     ///     MemoryStore::new(),
     /// );
     /// ```
-    pub fn by(
+    pub fn choosing(
         choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
         key: impl KeyExtractor,
         store: impl Store,
     ) -> Self {
-        Self::without_rules(store).rule_by(choose, key)
+        Self::without_rules(store).rule_choosing(choose, key)
     }
 
     fn without_rules(store: impl Store) -> Self {
@@ -199,7 +199,8 @@ impl SlidingWindowLayer {
     /// extractor, skips the rule.
     ///
     /// Give each such rule a policy of its own name. Two with one name and one key share a log, and the value of the
-    /// second one is ignored. A policy that [`by`](Self::by) or [`rule_by`](Self::rule_by) chooses has no value, so it
+    /// second one is ignored. A policy that [`choosing`](Self::choosing) or
+    /// [`rule_choosing`](Self::rule_choosing) chooses has no value, so it
     /// must not count distinct values: its requests get a 500.
     ///
     /// The guide has a [recipe](crate::docs::recipes::accounts_per_address).
@@ -237,7 +238,7 @@ impl SlidingWindowLayer {
     }
 
     /// Adds a rule whose policy a closure chooses for each request, see
-    /// [`SlidingWindowLayer::by`].
+    /// [`SlidingWindowLayer::choosing`].
     ///
     /// ```
     /// use tower_sliding_window::{
@@ -249,10 +250,10 @@ impl SlidingWindowLayer {
     ///
     /// let user = Policy::new("user").quota(Quota::per_minute(5));
     /// SlidingWindowLayer::new(user, key::header("x-user-id"), MemoryStore::new())
-    ///     .rule_by(move |_, address| ip.get(address), key::peer_ip());
+    ///     .rule_choosing(move |_, address| ip.get(address), key::peer_ip());
     /// # Ok::<(), tower_sliding_window::PolicyError>(())
     /// ```
-    pub fn rule_by(
+    pub fn rule_choosing(
         self,
         choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
         key: impl KeyExtractor,
@@ -468,8 +469,8 @@ impl SlidingWindowLayer {
 
     /// Sets how long a request waits for room before it is denied.
     ///
-    /// Defaults to zero: no request waits. A wait may be a twentieth longer, as those that are admitted one after the
-    /// other are each a little late.
+    /// Defaults to zero: no request waits. A wait may be a twentieth longer, because each request of a queue is
+    /// admitted a little after its place is free.
     ///
     /// ```
     /// use std::time::Duration;
@@ -486,11 +487,11 @@ impl SlidingWindowLayer {
     ///   arrival, in this process, as by
     ///   [`Limiter::until_admitted_all`](crate::Limiter::until_admitted_all). Those of other processes take a
     ///   place when they find one.
-    /// - **Denials.** A request is denied at once, with an honest `Retry-After`, if time alone frees its place
-    ///   too late, behind those that wait before it, and if [`max_waiters`](Self::max_waiters) wait already. Behind
-    ///   others it may be too long by up to a window: how the places of a full log are spread is not known.
-    ///   A banned key, and a cost that can never pass, are denied at once too, and the other rules of a muted request
-    ///   decide at once.
+    /// - **Denials.** A request is denied at once, with an honest `Retry-After`, if its place comes free after the
+    ///   bound, counting those that wait before it, or if [`max_waiters`](Self::max_waiters) wait already. Behind
+    ///   others that time may be up to a window too long: how the places of a full log are spread is not known.
+    ///   A banned key and a cost that can never pass are denied at once, too. For a request that
+    ///   [`OnBan::Mute`] lets through, the other rules decide without a wait.
     /// - **Requests in flight.** Nobody knows when one is [over](crate::Policy::in_flight). So the first request that
     ///   waits for such a place looks for it 20 times a second, and a denial has no `Retry-After`.
     /// - **Hanging up.** If the client hangs up, the request leaves its queue, the next one goes on, and no log

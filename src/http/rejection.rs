@@ -43,9 +43,10 @@ pub enum Rejection {
         /// What has to be changed in the server. It is the `detail` of the problem document.
         fix: &'static str,
     },
-    /// The store could not decide: 503. Or no store could ever admit the request: 429. Or a policy counts
-    /// distinct values and the rule has none, [`StoreError::NoValue`], or a request costs more than 1 without a budget,
-    /// [`StoreError::NoBudget`], or the store has no support for a policy, [`StoreError::Unsupported`]: 500.
+    /// The check failed.
+    ///
+    /// A 503 if the store could not decide, a 429 if the request costs more than a limit, and a 500 for the mistakes
+    /// [`StoreError::NoValue`], [`StoreError::NoBudget`] and [`StoreError::Unsupported`].
     StoreFailed(StoreError),
 }
 
@@ -55,7 +56,7 @@ impl Rejection {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::StoreFailed(error) if error.is_impossible() => StatusCode::TOO_MANY_REQUESTS,
+            Self::StoreFailed(error) if error.is_above_limit() => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreFailed(
                 StoreError::NoValue { .. }
                 | StoreError::NoBudget { .. }

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use crate::key::{Key, KeyError, KeyExtractor};
 use crate::policy::PolicyHandle;
 use crate::telemetry;
-use crate::window::{LogId, add_distinct};
+use crate::window::{LogId, add_or_merge};
 
 /// A rule that has never found its key is reported after so many requests without one.
 const REPORTED_AFTER: u32 = 100;
@@ -92,7 +92,7 @@ impl Rule {
             _ => key,
         };
         let value = value.map(|value| Box::new(value.entry_id()));
-        add_distinct(logs, LogId { policy, key, value });
+        add_or_merge(logs, LogId { policy, key, value });
         Ok(())
     }
 

@@ -10,14 +10,14 @@ use super::config::Config;
 use super::rejection::Rejection;
 use crate::error::StoreError;
 use crate::store::conclude;
-use crate::waiting::{Bounds, Ended, denied_behind, until_admitted};
+use crate::waiting::{Bounds, NotAdmitted, denied_behind, until_admitted};
 use crate::window::{Check, Decision};
 
 /// A wait, which ends with the head of its request.
-pub(super) type Wait = Pin<Box<dyn Future<Output = (Parts, Waited)> + Send>>;
+pub(super) type Wait = Pin<Box<dyn Future<Output = (Parts, WaitResult)> + Send>>;
 
 /// How a wait has ended. There is no decision if no rule applies to the request any more.
-pub(super) type Waited = Result<Option<Decision>, Rejection>;
+pub(super) type WaitResult = Result<Option<Decision>, Rejection>;
 
 /// Waits until a request is admitted, or denies it. If the future is dropped, the request does not count.
 pub(super) fn wait(check: Check, head: Parts, config: Arc<Config>) -> Wait {
@@ -27,7 +27,7 @@ pub(super) fn wait(check: Check, head: Parts, config: Arc<Config>) -> Wait {
     })
 }
 
-async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
+async fn decide(check: Check, head: &Parts, config: &Config) -> WaitResult {
     // Anew, because policies may have been replaced.
     let again =
         || -> Result<Check, Option<Rejection>> { config.check(head).map_err(Some)?.ok_or(None) };
@@ -35,12 +35,12 @@ async fn decide(check: Check, head: &Parts, config: &Config) -> Waited {
     let first = check.clone();
     let decided = match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
         Ok(admitted) => Ok(Decision::Admitted(admitted)),
-        Err(Ended::Stopped(rejection)) => return rejection.map_or(Ok(None), Err),
-        Err(Ended::Denied(denied) | Ended::TooManyWaiters(_, Some(denied))) => {
+        Err(NotAdmitted::Stopped(rejection)) => return rejection.map_or(Ok(None), Err),
+        Err(NotAdmitted::Denied(denied) | NotAdmitted::TooManyWaiters(_, Some(denied))) => {
             Ok(Decision::Denied(denied))
         }
-        Err(Ended::TooManyWaiters(_, None)) => deny_behind_others(check, config).await,
-        Err(Ended::Store(error)) => Err(error),
+        Err(NotAdmitted::TooManyWaiters(_, None)) => deny_behind_others(check, config).await,
+        Err(NotAdmitted::Store(error)) => Err(error),
     };
     decided.map(Some).map_err(Rejection::StoreFailed)
 }

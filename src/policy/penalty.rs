@@ -25,7 +25,7 @@ const DECAY: &str = "decay";
 /// a client that sends a sixth request once gets one strike.
 ///
 /// A request that several policies deny is a strike under each of them, whichever comes first. While the denial by one
-/// is [repeated from memory](crate::store::RedisStoreBuilder::deny_cache), the others count none, for at most a second. On a
+/// is [repeated from memory](crate::RedisStoreBuilder::deny_cache), the others count none, for at most a second. On a
 /// Cluster, if the keys are in several slots, only the policies of one key that denies count one, and none while a key whose
 /// policies have no penalty denies. In an outage, the denials by a [share](crate::FailurePolicy::Local) of the limits are none.
 ///

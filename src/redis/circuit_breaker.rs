@@ -167,11 +167,11 @@ impl CircuitBreaker {
 
     /// Looks in the background whether the data is still there, and whether the Sentinels still name this master: one
     /// that they can't reach does not know that it was replaced.
-    pub(super) fn look_for_data(self: &Arc<Self>) {
+    pub(super) fn verify_data_in_background(self: &Arc<Self>) {
         let breaker = self.clone();
         tokio::spawn(async move {
             let Ok((_, number)) = breaker.connection().await else { return };
-            let _ = breaker.look().await;
+            let _ = breaker.verify_data().await;
             if let Some(master) = breaker.connector.master().await
                 && breaker.is_another_master(&master)
             {
@@ -183,7 +183,7 @@ impl CircuitBreaker {
     }
 
     /// Looks whether the data is still there.
-    pub(super) async fn look(self: &Arc<Self>) -> Result<(), StoreError> {
+    pub(super) async fn verify_data(self: &Arc<Self>) -> Result<(), StoreError> {
         let look = async |mut connection: Connection| {
             read_mark(&mut connection, &self.mark).await.map_err(reply::error)
         };

@@ -122,22 +122,22 @@ impl Client {
     pub(crate) fn watch_data(&self) {
         // `FLUSHALL` breaks no connection.
         if self.pace.is_due(Duration::from_secs(1)) {
-            self.breakers().iter().for_each(|breaker| breaker.look_for_data());
+            self.breakers().iter().for_each(|breaker| breaker.verify_data_in_background());
         }
         if let Backend::Cluster(cluster) = &self.backend {
-            cluster.look(USUAL_PAUSE);
+            cluster.refresh_slots(USUAL_PAUSE);
         }
     }
 
     /// Looks whether the server of a log still has its data.
-    pub(crate) async fn look(&self, log: &LogId) -> Result<(), StoreError> {
+    pub(crate) async fn verify_data(&self, log: &LogId) -> Result<(), StoreError> {
         let breaker = match &self.backend {
             Backend::One(breaker) => Some(breaker.clone()),
             Backend::Cluster(cluster) => cluster.breaker_of(&self.keys.log(log)),
         };
         let breaker = breaker.ok_or(StoreError::Unavailable)?;
         // The caller may leave, and a call may not be dropped.
-        let looked = tokio::spawn(async move { breaker.look().await }).await;
+        let looked = tokio::spawn(async move { breaker.verify_data().await }).await;
         looked.unwrap_or_else(|_| Err(task_has_ended()))
     }
 

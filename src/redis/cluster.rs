@@ -146,7 +146,7 @@ impl Cluster {
     }
 
     /// Looks in the background who has which slot, unless the last look was less than a pause ago.
-    pub(super) fn look(self: &Arc<Self>, pause: Duration) {
+    pub(super) fn refresh_slots(self: &Arc<Self>, pause: Duration) {
         if self.pace.is_due(pause)
             && let Ok(runtime) = Handle::try_current()
         {
@@ -174,7 +174,7 @@ impl Cluster {
         let slots = self.slots.load();
         let number = slots.node_of(name).map(|node| node.number);
         if number.is_none() {
-            self.look(SHORT_PAUSE);
+            self.refresh_slots(SHORT_PAUSE);
         }
         number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
     }
@@ -190,7 +190,7 @@ impl Cluster {
         let node = self.node_of(Some(name)).await?;
         let connected = node.breaker.connected().await;
         if connected.is_err() {
-            self.look(SHORT_PAUSE);
+            self.refresh_slots(SHORT_PAUSE);
         }
         connected
     }
@@ -214,7 +214,7 @@ impl Cluster {
             // From the first refusal on: the way to the node may take longer than that.
             let now = Instant::now();
             if !is_redirection(code) || now >= *end.get_or_insert(now + LONGEST_DETOUR) {
-                self.look(SHORT_PAUSE);
+                self.refresh_slots(SHORT_PAUSE);
                 return result;
             }
             is_asking = code == "ASK";
@@ -254,7 +254,7 @@ impl Cluster {
         let slots = self.slots.load_full();
         if !slots.nodes_of.is_empty() {
             // Nobody has the slot.
-            self.look(SHORT_PAUSE);
+            self.refresh_slots(SHORT_PAUSE);
             return Err(StoreError::Unavailable);
         }
         let failed = timeout(self.response_timeout, self.question.lock()).await;

@@ -32,7 +32,7 @@ use crate::key::Key;
 ///
 /// ```no_run
 /// use tower_sliding_window::RedisStore;
-/// use tower_sliding_window::store::RedisScript;
+/// use tower_sliding_window::RedisScript;
 ///
 /// # async fn sell() -> Result<(), tower_sliding_window::StoreError> {
 /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;

@@ -94,8 +94,8 @@ pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisR
 /// Sends some commands whose replies do not matter, and returns the mark and a section of `INFO`.
 ///
 /// A server that became a replica and then the master again has the mark from its master, but has lost what that one did
-/// not have. So the name that Redis gives to a history of writes is part of the mark. Redis changes it in such a
-/// case, and also an hour after a server has lost its last replica.
+/// not have. So the replication ID (`master_replid`) is part of the mark. Redis changes it in such a case, and also an
+/// hour after a server has lost its last replica.
 async fn query_mark(
     commands: &mut Pipeline,
     name: &str,

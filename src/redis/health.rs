@@ -13,9 +13,9 @@ use crate::time::micros;
 /// What a store knows of its Redis. The circuit breaker and the calls keep it up to date.
 ///
 /// Redis may have lost data if a connection finds another process than the last one did, as after a
-/// restart or a failover, if the mark of the prefix is gone, as after `FLUSHALL`, or if Redis has another name for the
-/// history of its writes. A connection that breaks and finds the same three has lost nothing. It may also have lost data if another node of a
-/// Cluster has taken the place of one.
+/// restart or a failover, if the mark of the prefix is gone, as after `FLUSHALL`, or if its replication ID
+/// (`master_replid`) has changed. A connection that breaks and finds the same three has lost nothing. It may also have
+/// lost data if another node of a Cluster has taken the place of one.
 #[derive(Clone, Debug)]
 pub(crate) struct Health(Arc<Record>);
 

@@ -21,7 +21,7 @@ use crate::error::StoreError;
 /// installs ring if there is none.
 ///
 /// ```
-/// use tower_sliding_window::store::RedisServers;
+/// use tower_sliding_window::RedisServers;
 ///
 /// let one = RedisServers::try_from("redis://127.0.0.1:6379")?;
 /// let watched = RedisServers::sentinel(["redis://10.0.0.1:26379", "redis://10.0.0.2:26379"], "shop")?;
@@ -86,7 +86,11 @@ impl RedisServers {
     ///
     /// The credentials in the first Sentinel's URL are for the Sentinels only. Without Sentinels
     /// this setting has no effect.
-    pub fn credentials(mut self, username: Option<String>, password: Option<String>) -> Self {
+    pub fn master_credentials(
+        mut self,
+        username: Option<String>,
+        password: Option<String>,
+    ) -> Self {
         if let Kind::Sentinel(sentinel) = &mut self.kind {
             sentinel.login = login(username, password);
         }

@@ -16,12 +16,10 @@ use crate::window::{Check, LogId, Outcome};
 
 /// A check that was given to the store and has no outcome yet.
 ///
-/// If it is dropped, an admission that the store has decided at once is cancelled. A check
-/// that was never polled is not sent. One that may be under way is cancelled if it is cancellable, and otherwise
-/// under the policies that count requests in flight, because nobody would give their places back: a
-/// background task waits for the outcome and then
-/// cancels. To send the cancellation at once would be wrong: it could reach the store before the check, and
-/// on a Redis Cluster it could find only some of the entries that the check records.
+/// If it is dropped, an admission that the store has decided at once is cancelled. A check that was never polled was
+/// never sent. For one under way a task waits for the outcome and then cancels it: in every log if it is cancellable,
+/// otherwise only in those of requests in flight, because nobody else would give their places back. A cancellation
+/// that is sent at once could overtake the check, and on a Cluster find only some of its entries.
 pub(crate) struct PendingCheck {
     store: Arc<dyn Store>,
     /// Taken when the outcome is there.

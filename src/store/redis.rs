@@ -36,9 +36,7 @@ use crate::redis::RedisCommands;
 use crate::redis::{Batch, Client, Health, RedisServers};
 use crate::telemetry;
 use crate::time::{Pace, micros};
-use crate::window::{
-    BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, STRIKES_REASON, Strike,
-};
+use crate::window::{Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, Strike};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
@@ -58,7 +56,7 @@ use crate::window::{
 /// - A Cluster has no list of all bans: [`Bans::page`](crate::Bans::page) is an error.
 /// - A check whose reply is lost is sent once more under the same identity, and counts once. A cancellation,
 ///   settlement, ban or lift that has begun is finished also if its caller leaves, unless its runtime ends.
-/// - Keys of up to 128 bytes stand in Redis in clear. Longer ones are hashed, see [`Key`](crate::Key).
+/// - Keys of up to 128 bytes are stored in Redis in plain text. Longer ones are hashed, see [`Key`](crate::Key).
 /// - Every Redis key has a TTL. A log expires its [retention](crate::Policy::retention) and a second
 ///   after its newest entry. It is one ZSET named `PREFIX:{=KEY}:POLICY:RETENTION`, such as
 ///   `tsw:{=alice}:user:60s`, with `%` and `}` in the key written as `%25` and `%7D`. If a policy counts no requests,
@@ -79,8 +77,8 @@ use crate::window::{
 ///   stay reset and lifted.
 /// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows
 ///   of a log before it checks it the next time. It notices within a second of use. On a Cluster it also does so when another
-///   node has taken the place of one. What Redis calls the history of its writes counts too, which changes in a failover,
-///   and an hour after a server has lost its last replica.
+///   node has taken the place of one. A changed `master_replid` counts, too: it changes in a failover, and an hour after
+///   a server has lost its last replica.
 ///
 /// ## The Redis server
 ///
@@ -119,7 +117,7 @@ struct Inner {
     journal: Journal,
     health: Health,
     clock: StoreClock,
-    /// How long a call is under way, as a write takes it.
+    /// The delay from sending to execution that a write-back allows for, see `USUAL_DELAY`.
     usual_delay: Duration,
     /// When it was last warned that Redis refuses checks.
     refusals: Pace,
@@ -171,8 +169,135 @@ impl RedisStore {
     }
 }
 
-/// How far apart two readings of the end of one ban are at most.
-const SAME_BAN_US: u64 = 1_000_000;
+impl Store for RedisStore {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+        if check.logs.is_empty() {
+            return StoreFuture::ready(Ok(Outcome::new(true, [])));
+        }
+        // What Redis does not know of another log concerns no denial by this one.
+        let is_unwritten = |(log, outcome): (&LogId, &LogOutcome)| {
+            outcome.is_read() && self.0.journal.has(std::slice::from_ref(log))
+        };
+        if let Some(denial) = self.0.denials.find(check, Instant::now())
+            && !check.logs.iter().zip(denial.logs()).any(is_unwritten)
+        {
+            return StoreFuture::ready(Ok(denial));
+        }
+        StoreFuture::later(self.clone().decide(Arc::new(check.clone())))
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+        if check.logs.is_empty() {
+            return self.admit(check);
+        }
+        StoreFuture::later(self.clone().peek_in_turn(Arc::new(check.clone())))
+    }
+
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
+        let (this, check) = (self.clone(), Arc::new(check.clone()));
+        StoreFuture::later(async move {
+            match twice(|| this.0.explain(&check)).await {
+                Err(error) if is_local(&check) && error.is_outage() => {
+                    let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
+                    explained.decided_by = DecidedBy::LocalLog;
+                    Ok(explained)
+                }
+                result => result,
+            }
+        })
+    }
+
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
+        self.0.denials.forget(&check.logs);
+        // Locally first: nothing that is written from now on contains the earlier number of places.
+        let was_here = self.0.local.settle_here(check, cost);
+        let now = Instant::now();
+        let (is_noted, noted) = self.0.journal.with(|state| {
+            let is_noted = check.logs.iter().map(|log| state.concerns(log, check.id));
+            let is_noted: SmallVec<[bool; 2]> = is_noted.collect();
+            let noted = match is_noted.contains(&true) {
+                true => state.settle(&check.part(|index| is_noted[index]), |_| cost, now),
+                false => Ok(()),
+            };
+            (is_noted, noted)
+        });
+        self.ensure_task();
+        let rest = Arc::new(check.part(|index| !is_noted[index]));
+        if rest.logs.is_empty() {
+            return StoreFuture::ready(noted.map(|()| was_here));
+        }
+        let was_noted = was_here && is_noted.contains(&true);
+        let this = self.clone();
+        StoreFuture::later(async move {
+            let settled = match begin(this.settle_or_note(rest, cost, was_here), &Handle::current())
+            {
+                Ok(settled) => settled,
+                Err(task) => task.await.map_err(|_| in_turn::task_of_calls_has_ended())?,
+            };
+            // Without room in the journal the rest is settled all the same.
+            noted.and(settled).map(|was_there| was_there || was_noted)
+        })
+    }
+
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
+        self.0.denials.forget(std::slice::from_ref(log));
+        self.0.local.reset_here(log);
+        self.0.journal.with(|state| state.forget(log));
+        let (this, log) = (self.clone(), log.clone());
+        StoreFuture::later(async move {
+            let result = requests::reset(&this.0.client, &log).await;
+            this.0.denials.forget(&[log]);
+            result
+        })
+    }
+
+    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+        let (this, log) = (self.clone(), log.clone());
+        StoreFuture::later(async move {
+            this.ensure_ban_reconciled(&log).await;
+            this.0.ban(&log).await
+        })
+    }
+
+    fn impose(
+        &self,
+        log: &LogId,
+        duration: Duration,
+        reason: &str,
+        only_longer: bool,
+    ) -> StoreFuture<Ban> {
+        let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
+        StoreFuture::later(async move {
+            // A task of its own, because the caller may leave between the calls.
+            let imposed = tokio::spawn(async move {
+                // A ban is imposed once. A connection that was closed while nobody used it fails here.
+                let _ = this.0.client.verify_data(&log).await;
+                this.ensure_ban_reconciled(&log).await;
+                let imposed = this.0.impose(&log, duration, &reason, only_longer).await;
+                this.ensure_task();
+                imposed
+            });
+            imposed.await.unwrap_or_else(|_| Err(in_turn::task_of_calls_has_ended()))
+        })
+    }
+
+    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
+        let (this, log) = (self.clone(), log.clone());
+        StoreFuture::later(async move {
+            let lifted = tokio::spawn(async move {
+                // As in `impose`.
+                let _ = this.0.client.verify_data(&log).await;
+                this.0.lift(&log).await
+            });
+            lifted.await.unwrap_or_else(|_| Err(in_turn::task_of_calls_has_ended()))
+        })
+    }
+
+    fn bans(&self, policy: &Arc<Policy>, cursor: u64, count: usize) -> StoreFuture<BanPage> {
+        let (this, policy) = (self.clone(), policy.clone());
+        StoreFuture::later(async move { this.0.bans(&policy, cursor, count).await })
+    }
+}
 
 /// What is known from before a check was sent.
 struct Sent {
@@ -230,9 +355,9 @@ impl RedisStore {
     }
 
     /// Looks at a check whose logs are on one server.
-    async fn look(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
+    async fn peek_at_once(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
         twice(|| async {
-            self.make_good(check).await?;
+            self.ensure_reconciled(check).await?;
             self.0.check_once(check.clone(), Mode::Peek).await
         })
         .await
@@ -242,7 +367,7 @@ impl RedisStore {
     async fn ask(&self, check: &Arc<Check>) -> Result<(Sent, Outcome), StoreError> {
         let inner = &*self.0;
         let known_at = Instant::now();
-        let losses = self.make_good(check).await.map_err(|error| {
+        let losses = self.ensure_reconciled(check).await.map_err(|error| {
             if !error.is_outage() {
                 return error;
             }
@@ -256,15 +381,15 @@ impl RedisStore {
         let outcome = self.check(check.clone()).await?;
         // A ban that is gone was lifted, unless Redis has lost it: `FLUSHALL` breaks no connection.
         let is_sure = !inner.lacks_a_ban(check, &sent, &outcome)
-            || inner.client.look(&check.logs[0]).await.is_ok();
+            || inner.client.verify_data(&check.logs[0]).await.is_ok();
         inner.note_bans(check, &sent, &outcome, is_sure);
         self.ensure_task();
         Ok((sent, outcome))
     }
 
-    /// Writes what Redis does not know of the logs of a check, also because it has lost data. Returns the number of
-    /// losses that are made good.
-    async fn make_good(&self, check: &Check) -> Result<u64, StoreError> {
+    /// Waits for a connection, takes note of losses of data, and writes what Redis lacks of the logs of a check. Returns the
+    /// number of losses that this covers.
+    async fn ensure_reconciled(&self, check: &Check) -> Result<u64, StoreError> {
         let inner = &*self.0;
         // Whoever has a connection knows of the losses before it.
         inner.client.connected(&check.logs).await?;
@@ -274,8 +399,8 @@ impl RedisStore {
     }
 
     /// Writes the ban of a log if Redis has lost it. What can't be written now is written later.
-    async fn make_good_bans(&self, log: &LogId) {
-        let _ = self.make_good(&Check::of(log.clone())).await;
+    async fn ensure_ban_reconciled(&self, log: &LogId) {
+        let _ = self.ensure_reconciled(&Check::of(log.clone())).await;
     }
 
     /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
@@ -290,7 +415,7 @@ impl RedisStore {
                 });
                 let again = async {
                     // The next connection may be to a Redis that has lost what fills the logs.
-                    self.make_good(&check).await?;
+                    self.ensure_reconciled(&check).await?;
                     inner.check_once(check, Mode::Again).await
                 };
                 again
@@ -302,6 +427,9 @@ impl RedisStore {
     }
 
     /// Takes note of an outcome by Redis.
+    ///
+    /// If a loss or a local decision since may have given a place away twice, or a ban may be lost, it cancels the request
+    /// and decides again, here.
     fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
         let inner = &*self.0;
         inner.denials.note(check, &outcome, sent.at, &sent.generations);
@@ -508,67 +636,6 @@ impl Inner {
     fn journal_cancellation(&self, check: &Check) -> Result<(), StoreError> {
         self.journal.with(|state| state.settle(check, |_| 0, Instant::now()))
     }
-
-    /// Returns whether an outcome knows nothing of a ban that is known here, or only of a shorter one.
-    fn lacks_a_ban(&self, check: &Check, sent: &Sent, outcome: &Outcome) -> bool {
-        let mut logs = check.logs.iter().zip(outcome.logs()).zip(&sent.generations);
-        logs.any(|((log, log_outcome), generation)| {
-            let same_us = micros(log_outcome.ban().remaining()) + SAME_BAN_US;
-            let is_longer = |(ban, now_us): (BanRecord, _)| ban.wait_us(now_us) >= same_us;
-            // What is older than a change here is not noted.
-            let is_same = || self.denials.generations(std::slice::from_ref(log))[0] == *generation;
-            log_outcome.is_read()
-                && self.local.standing_ban(log).is_some_and(is_longer)
-                && is_same()
-        })
-    }
-
-    /// Takes note of the bans in an outcome, for an outage.
-    ///
-    /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
-    /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it. If it is
-    /// not `is_sure` that Redis has lost nothing, no ban becomes shorter.
-    fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome, is_sure: bool) {
-        let is_same = self.denials.generations(&check.logs).into_iter().zip(&sent.generations);
-        let is_same = is_same.map(|(now, sent)| now == *sent);
-        for ((log, log_outcome), is_same) in check.logs.iter().zip(outcome.logs()).zip(is_same) {
-            // A node of a Cluster that is silent says nothing about its bans.
-            if !is_same || log.policy.get_penalty().is_none() || !log_outcome.is_read() {
-                continue;
-            }
-            let remaining = log_outcome.ban().remaining();
-            let known = self.local.standing_ban(log);
-            let sent_us = micros(sent.at.elapsed());
-            // Whatever the clock of Redis says, a check that was sent since is a later one.
-            if known.as_ref().is_some_and(|(ban, now_us)| {
-                let is_unknown = ban.store_timestamp_us.is_none();
-                sent_us > now_us.saturating_sub(ban.last_seen_us)
-                    && (is_unknown || ban.store_timestamp_us > outcome.timestamp.map(micros))
-            }) {
-                // The reply to a later check was read before this one, or it was imposed here.
-                continue;
-            }
-            let known_us = known.map_or(0, |(ban, now_us)| ban.wait_us(now_us));
-            let is_lost = !is_sure || self.health.losses() != sent.losses;
-            if is_lost && known_us >= micros(remaining) + SAME_BAN_US {
-                // Redis may have lost it. Then the next check writes it, and learns whether it was lifted.
-                continue;
-            }
-            // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
-            let is_known =
-                !remaining.is_zero() && known_us.abs_diff(micros(remaining)) < SAME_BAN_US;
-            if !is_known {
-                self.local.lift_ban(log);
-            }
-            if !remaining.is_zero() {
-                let length = remaining.saturating_sub(sent.at.elapsed());
-                // Without a length it is only seen again.
-                let length = if is_known { Duration::ZERO } else { length };
-                self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
-                self.note_ban_if_lost(log, sent.losses);
-            }
-        }
-    }
 }
 
 /// Returns the error of a check whose reply was lost, and which has failed again. Redis may have counted it.
@@ -599,136 +666,6 @@ fn is_local(check: &Check) -> bool {
 fn share<'a>(check: &'a Check, error: &StoreError) -> Result<Cow<'a, Check>, StoreError> {
     let FailurePolicy::Local { instances } = check.on_failure else { return Err(error.clone()) };
     check.shared_among(instances).ok_or_else(|| error.clone())
-}
-
-impl Store for RedisStore {
-    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
-        if check.logs.is_empty() {
-            return StoreFuture::ready(Ok(Outcome::new(true, [])));
-        }
-        // What Redis does not know of another log concerns no denial by this one.
-        let is_unwritten = |(log, outcome): (&LogId, &LogOutcome)| {
-            outcome.is_read() && self.0.journal.has(std::slice::from_ref(log))
-        };
-        if let Some(denial) = self.0.denials.find(check, Instant::now())
-            && !check.logs.iter().zip(denial.logs()).any(is_unwritten)
-        {
-            return StoreFuture::ready(Ok(denial));
-        }
-        StoreFuture::later(self.clone().decide(Arc::new(check.clone())))
-    }
-
-    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        if check.logs.is_empty() {
-            return self.admit(check);
-        }
-        StoreFuture::later(self.clone().look_in_turn(Arc::new(check.clone())))
-    }
-
-    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
-        let (this, check) = (self.clone(), Arc::new(check.clone()));
-        StoreFuture::later(async move {
-            match twice(|| this.0.explain(&check)).await {
-                Err(error) if is_local(&check) && error.is_outage() => {
-                    let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
-                    explained.decided_by = DecidedBy::LocalLog;
-                    Ok(explained)
-                }
-                result => result,
-            }
-        })
-    }
-
-    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
-        self.0.denials.forget(&check.logs);
-        // Locally first: nothing that is written from now on contains the earlier number of places.
-        let was_here = self.0.local.settle_here(check, cost);
-        let now = Instant::now();
-        let (is_noted, noted) = self.0.journal.with(|state| {
-            let is_noted = check.logs.iter().map(|log| state.concerns(log, check.id));
-            let is_noted: SmallVec<[bool; 2]> = is_noted.collect();
-            let noted = match is_noted.contains(&true) {
-                true => state.settle(&check.part(|index| is_noted[index]), |_| cost, now),
-                false => Ok(()),
-            };
-            (is_noted, noted)
-        });
-        self.ensure_task();
-        let rest = Arc::new(check.part(|index| !is_noted[index]));
-        if rest.logs.is_empty() {
-            return StoreFuture::ready(noted.map(|()| was_here));
-        }
-        let was_noted = was_here && is_noted.contains(&true);
-        let this = self.clone();
-        StoreFuture::later(async move {
-            let settled = match begin(this.settle_or_note(rest, cost, was_here), &Handle::current())
-            {
-                Ok(settled) => settled,
-                Err(task) => task.await.map_err(|_| in_turn::task_of_calls_has_ended())?,
-            };
-            // Without room in the journal the rest is settled all the same.
-            noted.and(settled).map(|was_there| was_there || was_noted)
-        })
-    }
-
-    fn reset(&self, log: &LogId) -> StoreFuture<()> {
-        self.0.denials.forget(std::slice::from_ref(log));
-        self.0.local.reset_here(log);
-        self.0.journal.with(|state| state.forget(log));
-        let (this, log) = (self.clone(), log.clone());
-        StoreFuture::later(async move {
-            let result = requests::reset(&this.0.client, &log).await;
-            this.0.denials.forget(&[log]);
-            result
-        })
-    }
-
-    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
-        let (this, log) = (self.clone(), log.clone());
-        StoreFuture::later(async move {
-            this.make_good_bans(&log).await;
-            this.0.ban(&log).await
-        })
-    }
-
-    fn impose(
-        &self,
-        log: &LogId,
-        duration: Duration,
-        reason: &str,
-        only_longer: bool,
-    ) -> StoreFuture<Ban> {
-        let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
-        StoreFuture::later(async move {
-            // A task of its own, because the caller may leave between the calls.
-            let imposed = tokio::spawn(async move {
-                // A ban is imposed once. A connection that was closed while nobody used it fails here.
-                let _ = this.0.client.look(&log).await;
-                this.make_good_bans(&log).await;
-                let imposed = this.0.impose(&log, duration, &reason, only_longer).await;
-                this.ensure_task();
-                imposed
-            });
-            imposed.await.unwrap_or_else(|_| Err(in_turn::task_of_calls_has_ended()))
-        })
-    }
-
-    fn lift(&self, log: &LogId) -> StoreFuture<bool> {
-        let (this, log) = (self.clone(), log.clone());
-        StoreFuture::later(async move {
-            let lifted = tokio::spawn(async move {
-                // As in `impose`.
-                let _ = this.0.client.look(&log).await;
-                this.0.lift(&log).await
-            });
-            lifted.await.unwrap_or_else(|_| Err(in_turn::task_of_calls_has_ended()))
-        })
-    }
-
-    fn bans(&self, policy: &Arc<Policy>, cursor: u64, count: usize) -> StoreFuture<BanPage> {
-        let (this, policy) = (self.clone(), policy.clone());
-        StoreFuture::later(async move { this.0.bans(&policy, cursor, count).await })
-    }
 }
 
 impl fmt::Debug for RedisStore {

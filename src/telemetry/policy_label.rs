@@ -49,7 +49,7 @@ impl From<&str> for PolicyLabel {
         let name: Arc<str> = name.into();
         #[cfg(feature = "metrics")]
         let count = {
-            let counters = array::from_fn::<_, 3, _>(|_| Kept::default());
+            let counters = array::from_fn::<_, 3, _>(|_| CachedCounter::default());
             let (name, counters) = (name.clone(), AssertUnwindSafe(counters));
             Arc::new(move |decision: DecisionLabel| {
                 counters[decision as usize].increment(|| {
@@ -95,10 +95,10 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// that is installed late or only for a thread gets all reports from then on.
 #[cfg(feature = "metrics")]
 #[derive(Default)]
-struct Kept(ArcSwapOption<(Counter, RecorderId, Instant)>);
+struct CachedCounter(ArcSwapOption<(Counter, RecorderId, Instant)>);
 
 #[cfg(feature = "metrics")]
-impl Kept {
+impl CachedCounter {
     fn increment(&self, register: impl FnOnce() -> Counter) {
         let (recorder, now) = (RecorderId::present(), Instant::now());
         match self.0.load().as_deref() {

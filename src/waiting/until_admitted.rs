@@ -37,7 +37,7 @@ impl Bounds {
 }
 
 /// Why a wait ended without an admission.
-pub(crate) enum Ended<S = Infallible> {
+pub(crate) enum NotAdmitted<S = Infallible> {
     Denied(Denied),
     /// With the denial of the caller's own check if it has sent one.
     TooManyWaiters(usize, Option<Denied>),
@@ -46,7 +46,7 @@ pub(crate) enum Ended<S = Infallible> {
     Stopped(S),
 }
 
-impl<S> Ended<S> {
+impl<S> NotAdmitted<S> {
     const fn kind(&self) -> &'static str {
         match self {
             Self::Denied(_) => "denied",
@@ -57,19 +57,19 @@ impl<S> Ended<S> {
     }
 }
 
-impl<S> From<StoreError> for Ended<S> {
+impl<S> From<StoreError> for NotAdmitted<S> {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-impl From<Ended> for WaitError {
-    fn from(ended: Ended) -> Self {
-        match ended {
-            Ended::Denied(denied) => Self::Denied(denied),
-            Ended::TooManyWaiters(most, _) => Self::TooManyWaiters { most },
-            Ended::Store(error) => Self::Store(error),
-            Ended::Stopped(never) => match never {},
+impl From<NotAdmitted> for WaitError {
+    fn from(not_admitted: NotAdmitted) -> Self {
+        match not_admitted {
+            NotAdmitted::Denied(denied) => Self::Denied(denied),
+            NotAdmitted::TooManyWaiters(most, _) => Self::TooManyWaiters { most },
+            NotAdmitted::Store(error) => Self::Store(error),
+            NotAdmitted::Stopped(never) => match never {},
         }
     }
 }
@@ -84,10 +84,10 @@ pub(crate) async fn until_admitted<S>(
     check: Check,
     again: impl Fn() -> Result<Check, S>,
     bounds: Bounds,
-) -> Result<Admitted, Ended<S>> {
+) -> Result<Admitted, NotAdmitted<S>> {
     let (start, policy) = (Instant::now(), check.logs.first().map(|log| log.policy.clone()));
     let result = wait_in_order(waiting, store, check, again, bounds).await;
-    let outcome = result.as_ref().err().map_or("admitted", Ended::kind);
+    let outcome = result.as_ref().err().map_or("admitted", NotAdmitted::kind);
     if let Some(policy) = policy {
         telemetry::waited(policy.label(), outcome, start.elapsed());
     }
@@ -100,10 +100,10 @@ async fn wait_in_order<S>(
     mut check: Check,
     again: impl Fn() -> Result<Check, S>,
     Bounds { deadline, max_waiters }: Bounds,
-) -> Result<Admitted, Ended<S>> {
+) -> Result<Admitted, NotAdmitted<S>> {
     let ticket = waiting.ticket();
     let (mut counted, mut denied) = (None, None);
-    ensure_possible(&check)?;
+    ensure_cost_fits(&check)?;
     loop {
         let index = match (&denied, waiting.behind(&check, ticket)) {
             (Some(denied), _) => longest_full(denied),
@@ -119,7 +119,7 @@ async fn wait_in_order<S>(
                         let waiter = Waiter::new(0, log.policy.clone(), None);
                         waiting.join((&check.at_cost(0), log), ticket, waiter, None)
                     });
-                    look(waiting, store, &check, deadline).await?;
+                    peek_before_waiting(waiting, store, &check, deadline).await?;
                 }
                 behind
             }
@@ -135,7 +135,7 @@ async fn wait_in_order<S>(
         }
         counted = counted.or_else(|| waiting.count(max_waiters));
         if counted.is_none() {
-            return Err(Ended::TooManyWaiters(max_waiters, denied));
+            return Err(NotAdmitted::TooManyWaiters(max_waiters, denied));
         }
         let known = denied.take().map(|denied| denied.part(|it| it == index));
         let mut place = waiting.join((&check, log), ticket, waiter, known);
@@ -152,8 +152,8 @@ async fn wait_in_order<S>(
                     let _ = timeout_at(at, place.waiter.wake.notified()).await;
                 }
                 Turn::Check => {
-                    check = again().map_err(Ended::Stopped)?;
-                    ensure_possible(&check)?;
+                    check = again().map_err(NotAdmitted::Stopped)?;
+                    ensure_cost_fits(&check)?;
                     if waiting.behind(&check, ticket).is_some() {
                         break;
                     }
@@ -188,7 +188,10 @@ fn longest_full(denied: &Denied) -> usize {
 }
 
 /// Decides on a check that is possible. If the future is dropped, the request is cancelled.
-async fn decide_or_cancel<S>(store: &Arc<dyn Store>, check: Check) -> Result<Decision, Ended<S>> {
+async fn decide_or_cancel<S>(
+    store: &Arc<dyn Store>,
+    check: Check,
+) -> Result<Decision, NotAdmitted<S>> {
     let mut pending = PendingCheck::send(store, check, true);
     let (check, outcome) = poll_fn(|cx| pending.poll(cx)).await;
     let outcome = outcome.map(|outcome| with_looks(&check, outcome));
@@ -204,28 +207,32 @@ fn with_looks(check: &Check, mut outcome: Outcome) -> Outcome {
     outcome
 }
 
-fn ensure_possible<S>(check: &Check) -> Result<(), Ended<S>> {
+fn ensure_cost_fits<S>(check: &Check) -> Result<(), NotAdmitted<S>> {
     Ok(check.ensure_admissible().inspect_err(StoreError::report)?)
 }
 
 /// Looks at the logs of a request that would wait behind others for one of them. It is denied at once if a key
 /// is banned, or if a log is full for longer than it may wait.
-async fn look<S>(
+async fn peek_before_waiting<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: &Check,
     deadline: Option<Instant>,
-) -> Result<(), Ended<S>> {
+) -> Result<(), NotAdmitted<S>> {
     // If the store fails, the request's own check decides.
     if let Ok(outcome) = store.peek(check).await
         && let mut outcome = with_looks(check, outcome)
         && let Decision::Denied(denied) = Decision::new(check.clone(), outcome.clone())
     {
-        worth_a_wait(denied, deadline).map_err(|ended| {
+        worth_a_wait(denied, deadline).map_err(|not_admitted| {
             raise(waiting, check, &mut outcome, &waiting.denials_behind(check));
             let decision = Decision::new(check.clone(), outcome);
             report(&decision, false);
-            if let Decision::Denied(denied) = decision { Ended::Denied(denied) } else { ended }
+            if let Decision::Denied(denied) = decision {
+                NotAdmitted::Denied(denied)
+            } else {
+                not_admitted
+            }
         })?;
     }
     Ok(())
@@ -237,10 +244,10 @@ async fn gives_up<S>(
     store: &Arc<dyn Store>,
     check: Check,
     behind: (LogId, Denied),
-) -> Ended<S> {
+) -> NotAdmitted<S> {
     let behind: Vec<_> = waiting.denials_behind(&check).into_iter().chain([behind]).collect();
     let denied = denied_behind(waiting, store, check, &behind).await;
-    denied.map_or_else(Ended::Store, Ended::Denied)
+    denied.map_or_else(NotAdmitted::Store, NotAdmitted::Denied)
 }
 
 /// Denies and reports a request behind others that wait for logs, at least one. Its other logs may be full for longer, or
@@ -302,14 +309,14 @@ fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(Log
 }
 
 /// Returns a denial after which the caller can wait, or an error.
-fn worth_a_wait<S>(denied: Denied, deadline: Option<Instant>) -> Result<Denied, Ended<S>> {
+fn worth_a_wait<S>(denied: Denied, deadline: Option<Instant>) -> Result<Denied, NotAdmitted<S>> {
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     // A request in flight may be over at any time: the caller looks again until its deadline.
     let known = denied.usage().logs().filter(|(log, _)| log.policy.counts() != Counts::InFlight);
     let known_us = known.map(|(_, outcome)| outcome.wait_us()).max().unwrap_or(0);
     let is_too_long = left.is_some_and(|it| it.is_zero() || micros(it) < known_us);
     if is_too_long || denied.usage().banned_for().is_some() {
-        return Err(Ended::Denied(denied));
+        return Err(NotAdmitted::Denied(denied));
     }
     Ok(denied)
 }

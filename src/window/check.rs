@@ -40,9 +40,9 @@ impl Check {
     pub fn new(logs: impl IntoIterator<Item = LogId>) -> Self {
         let mut distinct = SmallVec::new();
         for log in logs {
-            add_distinct(&mut distinct, log);
+            add_or_merge(&mut distinct, log);
         }
-        Self::of_distinct(distinct)
+        Self::of_unique_logs(distinct)
     }
 
     /// Creates the check of a new request that has another cost in each log.
@@ -52,23 +52,23 @@ impl Check {
     pub fn with_costs<L: Into<LogCost>>(logs: impl IntoIterator<Item = L>) -> Self {
         let (mut distinct, mut costs) = (SmallVec::new(), SmallVec::<[u32; 4]>::new());
         for LogCost { log, cost } in logs.into_iter().map(L::into) {
-            match add_distinct(&mut distinct, log) {
+            match add_or_merge(&mut distinct, log) {
                 Some(index) => costs[index] = costs[index].max(cost),
                 None => costs.push(cost),
             }
         }
-        let mut check = Self::of_distinct(distinct);
+        let mut check = Self::of_unique_logs(distinct);
         check.set_costs(&costs);
         check
     }
 
     /// Creates the check of a new request in one log.
     pub(crate) fn of(log: LogId) -> Self {
-        Self::of_distinct(smallvec::smallvec![log])
+        Self::of_unique_logs(smallvec::smallvec![log])
     }
 
     /// Creates the check of a new request in logs of which none is given twice.
-    pub(crate) fn of_distinct(logs: SmallVec<[LogId; 2]>) -> Self {
+    pub(crate) fn of_unique_logs(logs: SmallVec<[LogId; 2]>) -> Self {
         // After a fork, both processes draw the same random numbers.
         let id = Uuid::new_v4().as_u128() ^ u128::from(std::process::id());
         Self {
@@ -139,7 +139,7 @@ impl Check {
         for log in &mut check.logs {
             log.policy = log.policy.shared_among(instances);
         }
-        check.ensure_possible().is_ok().then_some(Cow::Owned(check))
+        check.ensure_cost_fits().is_ok().then_some(Cow::Owned(check))
     }
 
     /// Returns an error if no store could ever admit the request, or if it lacks the value of a log.
@@ -149,11 +149,11 @@ impl Check {
         if let Some(log) = self.logs.iter().find(|log| !has_value(log)) {
             return Err(StoreError::NoValue { policy: log.policy.name().to_owned() });
         }
-        self.ensure_possible()
+        self.ensure_cost_fits()
     }
 
     /// Returns an error if no store could ever admit the request.
-    pub(crate) fn ensure_possible(&self) -> Result<(), StoreError> {
+    pub(crate) fn ensure_cost_fits(&self) -> Result<(), StoreError> {
         if self.cost > 1 && !self.logs.iter().any(LogId::is_budget) {
             return Err(StoreError::NoBudget { cost: self.cost });
         }
@@ -168,7 +168,7 @@ impl Check {
 }
 
 /// Adds a log, or its quotas if the log is there. Returns the index of a log that was there.
-pub(crate) fn add_distinct(logs: &mut SmallVec<[LogId; 2]>, log: LogId) -> Option<usize> {
+pub(crate) fn add_or_merge(logs: &mut SmallVec<[LogId; 2]>, log: LogId) -> Option<usize> {
     let index = logs.iter().position(|other| *other == log);
     match index {
         Some(index) => logs[index].policy = logs[index].policy.merged(&log.policy),

@@ -63,7 +63,7 @@ impl LogId {
     /// stays as it is: a value was seen, whatever became of the request.
     pub(crate) fn settled_cost(&self, cost: u32) -> Option<u32> {
         match self.policy.counts() {
-            Counts::Costs | Counts::Bytes => Some(cost),
+            Counts::Budget | Counts::ByteBudget => Some(cost),
             Counts::Requests | Counts::InFlight => Some(cost.min(1)),
             Counts::Distinct => None,
         }
@@ -87,7 +87,7 @@ impl Hash for LogId {
 
 /// A log of a request, and how many places the request takes in it.
 ///
-/// It is made from a policy and a key, with a cost of 1, and from a policy, a key and a cost.
+/// Converts from `(policy, key)`, at a cost of 1, and from `(policy, key, cost)`.
 #[derive(Clone, Debug)]
 pub struct LogCost {
     pub(super) log: LogId,

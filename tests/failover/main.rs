@@ -20,7 +20,8 @@ mod soak;
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, Instant, sleep};
-use tower_sliding_window::store::{RedisServers, Store};
+use tower_sliding_window::RedisServers;
+use tower_sliding_window::store::Store;
 use tower_sliding_window::{
     DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
 };

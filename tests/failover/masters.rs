@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use test_support::{MASTER, Redis, Sentinel, admit, eventually};
 use tokio::time::sleep;
-use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::RedisServers;
 use tower_sliding_window::{DecidedBy, Limiter, RedisStore};
 
 use crate::{LOG, limiter, notice_a_loss, store, until_redis_decides, user};

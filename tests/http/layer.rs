@@ -158,7 +158,7 @@ async fn unnamed_rules_keep_logs_of_their_own() {
         let policy = PolicyHandle::new(Quota::per_minute(1));
         let by_user = || by_user(&policy, MemoryStore::new());
         let chosen = policy.clone();
-        let by_address = by_user().rule_by(move |_, _| Some(chosen.clone()), key::peer_ip());
+        let by_address = by_user().rule_choosing(move |_, _| Some(chosen.clone()), key::peer_ip());
         for layer in [by_user().rule(&policy, key::peer_ip()), by_address] {
             let service = layer.layer(service_fn(ok));
             assert_eq!(send(&service, from(user, [10, 0, 0, 1])).await.status, OK, "{user}");
@@ -194,10 +194,13 @@ async fn override_changes_while_in_use(store: impl Store) {
     let users = Overrides::new(user(Quota::per_hour(1)));
     let choose = users.clone();
     let all = Policy::new("all").quota(Quota::per_hour(5));
-    let service =
-        SlidingWindowLayer::by(move |_, key| choose.get(key), key::header("x-user-id"), store)
-            .rule(all, key::constant("all"))
-            .layer(service_fn(ok));
+    let service = SlidingWindowLayer::choosing(
+        move |_, key| choose.get(key),
+        key::header("x-user-id"),
+        store,
+    )
+    .rule(all, key::constant("all"))
+    .layer(service_fn(ok));
     let order = async |expected| assert_eq!(status(&service, "alice").await, expected);
     order(OK).await;
     order(TOO_MANY).await;

@@ -360,7 +360,7 @@ async fn request_exempt_from_the_budget_counts_in_other_rules() {
     let budget = Overrides::new(tokens());
     budget.set("alice", "exempt".parse().unwrap()).unwrap();
     let service = by_user(calls(), MemoryStore::new())
-        .rule_by(move |_, user| budget.get(user), key::header("x-user-id"))
+        .rule_choosing(move |_, user| budget.get(user), key::header("x-user-id"))
         .cost(|_| RESERVED)
         .layer(service_fn(answer));
     for number in 0..20 {

@@ -111,7 +111,7 @@ async fn one_too_many_is_denied_by_a_peek() {
 async fn changed_policy_ends_the_wait() {
     let users = Overrides::new(Policy::new("user").quota(Quota::new(1, HOUR)).keep_for(HOUR * 20));
     let of_user = users.clone();
-    let layer = SlidingWindowLayer::by(
+    let layer = SlidingWindowLayer::choosing(
         move |_, key| of_user.get(key),
         key::header("x-user-id"),
         MemoryStore::new(),

@@ -12,8 +12,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tower_sliding_window::RedisServers;
 use tower_sliding_window::key::TrustedProxies;
-use tower_sliding_window::store::RedisServers;
 use tower_sliding_window::{
     Counts, FailurePolicy, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
 };
@@ -62,8 +62,8 @@ fn penalty() -> impl Strategy<Value = Penalty> {
 }
 
 fn unnamed() -> impl Strategy<Value = Policy> {
-    use Counts::{Bytes, Costs, Distinct, InFlight, Requests};
-    let counts = select(vec![Requests, Costs, Bytes, Distinct, InFlight]);
+    use Counts::{Budget, ByteBudget, Distinct, InFlight, Requests};
+    let counts = select(vec![Requests, Budget, ByteBudget, Distinct, InFlight]);
     let kept = option::of(quota());
     let parts = (vec(quota(), 1..4), option::of(penalty()), counts, kept);
     parts.prop_map(|(quotas, penalty, counts, kept)| {
@@ -71,8 +71,8 @@ fn unnamed() -> impl Strategy<Value = Policy> {
         let policy: Policy = texts.join(",").parse().unwrap();
         let policy = match counts {
             Distinct => policy.distinct(),
-            Costs => policy.budget(),
-            Bytes => policy.byte_budget(),
+            Budget => policy.budget(),
+            ByteBudget => policy.byte_budget(),
             InFlight => policy.in_flight(),
             _ => policy,
         };

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::Instant;
-use tower_sliding_window::store::{RedisCommands, RedisScript};
 use tower_sliding_window::{Key, RedisStore, StoreError};
+use tower_sliding_window::{RedisCommands, RedisScript};
 use uuid::Uuid;
 
 use crate::decision::Message;

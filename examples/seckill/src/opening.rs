@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use tokio::sync::watch::{self, Receiver, Sender};
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::StoreError;
-use tower_sliding_window::store::{RedisCommands, RedisScript};
+use tower_sliding_window::{RedisCommands, RedisScript};
 
 use crate::args::Args;
 use example_support::problem::Problem;

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::StoreError;
-use tower_sliding_window::store::{RedisCommands, RedisScript};
+use tower_sliding_window::{RedisCommands, RedisScript};
 
 use crate::problem::Problem;
 

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
-use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::RedisServers;
 use tower_sliding_window::{RedisStore, StoreError};
 
 use crate::flags::RedisFlags;
@@ -39,7 +39,7 @@ impl RedisFlags {
                 let login = login.split_once(':').unwrap_or_default();
                 let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
                 RedisServers::sentinel(urls, name)
-                    .map(|servers| servers.credentials(some(login.0), some(login.1)))
+                    .map(|servers| servers.master_credentials(some(login.0), some(login.1)))
             }
             ([url], None) => RedisServers::one(url),
             (urls, None) => RedisServers::cluster(urls),

@@ -32,7 +32,7 @@ pub(super) fn insert(headers: &mut HeaderMap, usage: &Usage) {
             push_parameter(&mut policies, ";q=", u64::from(quota.limit()));
             match counts {
                 Counts::InFlight => policies.push_str(";qu=\"concurrent-requests\""),
-                Counts::Bytes => policies.push_str(";qu=\"content-bytes\""),
+                Counts::ByteBudget => policies.push_str(";qu=\"content-bytes\""),
                 _ => {}
             }
             if counts != Counts::InFlight {

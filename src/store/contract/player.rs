@@ -109,14 +109,14 @@ impl<'a> Player<'a> {
             Step::Check(ref logs) => {
                 let check = self.check(logs);
                 // A store never gets a check that could not pass.
-                if check.ensure_possible().is_ok() {
+                if check.ensure_cost_fits().is_ok() {
                     self.admit(&check).await?;
                     self.checks.push(check);
                 }
             }
             Step::Peek(ref logs) => {
                 let check = self.check(logs);
-                if check.ensure_possible().is_ok() {
+                if check.ensure_cost_fits().is_ok() {
                     self.peek(&check).await?;
                 }
             }
@@ -254,7 +254,7 @@ impl<'a> Player<'a> {
             Step::Check(logs) => Some(self.check(logs)),
             _ => None,
         };
-        let possible = |check: &Check| check.ensure_possible().is_ok();
+        let possible = |check: &Check| check.ensure_cost_fits().is_ok();
         let checks: Vec<Check> = steps.iter().filter_map(check).filter(possible).collect();
         let outcomes = admit(&checks).await;
         for (check, outcome) in checks.into_iter().zip(outcomes) {

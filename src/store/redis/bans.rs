@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use redis::Pipeline;
 
-use super::Inner;
 use super::requests;
+use super::{Inner, Sent};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{LONGEST_BAN, Policy};
 use crate::redis::{Client, read};
 use crate::store::{Ban, BanPage};
 use crate::time::micros;
-use crate::window::LogId;
+use crate::window::{BanRecord, Check, LogId, Outcome, STRIKES_REASON};
+
+/// How far apart two readings of the end of one ban are at most.
+const SAME_BAN_US: u64 = 1_000_000;
 
 /// When a ban was seen that is imposed now.
 const NOW: (u64, u64) = (0, 0);
@@ -54,6 +57,67 @@ impl Inner {
     pub(super) fn note_ban_if_lost(&self, log: &LogId, losses: u64) {
         if self.health.losses() != losses {
             self.journal.with(|state| state.ban(log));
+        }
+    }
+
+    /// Returns whether an outcome knows nothing of a ban that is known here, or only of a shorter one.
+    pub(super) fn lacks_a_ban(&self, check: &Check, sent: &Sent, outcome: &Outcome) -> bool {
+        let mut logs = check.logs.iter().zip(outcome.logs()).zip(&sent.generations);
+        logs.any(|((log, log_outcome), generation)| {
+            let same_us = micros(log_outcome.ban().remaining()) + SAME_BAN_US;
+            let is_longer = |(ban, now_us): (BanRecord, _)| ban.wait_us(now_us) >= same_us;
+            // What is older than a change here is not noted.
+            let is_same = || self.denials.generations(std::slice::from_ref(log))[0] == *generation;
+            log_outcome.is_read()
+                && self.local.standing_ban(log).is_some_and(is_longer)
+                && is_same()
+        })
+    }
+
+    /// Takes note of the bans in an outcome, for an outage.
+    ///
+    /// A local ban ends no later than that of Redis, so a client that has waited as long as it was told is
+    /// not banned here. A ban that was imposed or lifted here while the outcome was under way is newer than it. If it is
+    /// not `is_sure` that Redis has lost nothing, no ban becomes shorter.
+    pub(super) fn note_bans(&self, check: &Check, sent: &Sent, outcome: &Outcome, is_sure: bool) {
+        let is_same = self.denials.generations(&check.logs).into_iter().zip(&sent.generations);
+        let is_same = is_same.map(|(now, sent)| now == *sent);
+        for ((log, log_outcome), is_same) in check.logs.iter().zip(outcome.logs()).zip(is_same) {
+            // A node of a Cluster that is silent says nothing about its bans.
+            if !is_same || log.policy.get_penalty().is_none() || !log_outcome.is_read() {
+                continue;
+            }
+            let remaining = log_outcome.ban().remaining();
+            let known = self.local.standing_ban(log);
+            let sent_us = micros(sent.at.elapsed());
+            // Whatever the clock of Redis says, a check that was sent since is a later one.
+            if known.as_ref().is_some_and(|(ban, now_us)| {
+                let is_unknown = ban.store_timestamp_us.is_none();
+                sent_us > now_us.saturating_sub(ban.last_seen_us)
+                    && (is_unknown || ban.store_timestamp_us > outcome.timestamp.map(micros))
+            }) {
+                // The reply to a later check was read before this one, or it was imposed here.
+                continue;
+            }
+            let known_us = known.map_or(0, |(ban, now_us)| ban.wait_us(now_us));
+            let is_lost = !is_sure || self.health.losses() != sent.losses;
+            if is_lost && known_us >= micros(remaining) + SAME_BAN_US {
+                // Redis may have lost it. Then the next check writes it, and learns whether it was lifted.
+                continue;
+            }
+            // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
+            let is_known =
+                !remaining.is_zero() && known_us.abs_diff(micros(remaining)) < SAME_BAN_US;
+            if !is_known {
+                self.local.lift_ban(log);
+            }
+            if !remaining.is_zero() {
+                let length = remaining.saturating_sub(sent.at.elapsed());
+                // Without a length it is only seen again.
+                let length = if is_known { Duration::ZERO } else { length };
+                self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
+                self.note_ban_if_lost(log, sent.losses);
+            }
         }
     }
 

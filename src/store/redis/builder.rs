@@ -12,8 +12,8 @@ use crate::error::StoreError;
 use crate::redis::{Batch, Client, Health, Keys, RedisServers, Scripts};
 use crate::time::Pace;
 
-/// How long a call is under way, as a write takes it: it restores no request that is so little younger
-/// than a reset, because that may have come first.
+/// The delay from sending to execution that a write-back allows for. It does not restore a request that looks less than
+/// this younger than a reset: the reset may have removed it.
 const USUAL_DELAY: Duration = Duration::from_millis(50);
 const DEFAULT_PREFIX: &str = "tsw";
 const DEFAULT_RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);

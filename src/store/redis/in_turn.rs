@@ -133,7 +133,7 @@ impl RedisStore {
             } else if is_gone {
                 self.decide_without_redis(part, StoreError::Unavailable)
             } else if only_looks {
-                self.look(part).await
+                self.peek_at_once(part).await
             } else {
                 self.decide_at_once(part.clone()).await
             };
@@ -181,11 +181,11 @@ impl RedisStore {
     }
 
     /// Looks at a check, at one part after the other.
-    pub(super) async fn look_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+    pub(super) async fn peek_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         let parts = self.0.split(&check);
         let (mut outcomes, mut decided_by) = (Vec::with_capacity(parts.len()), DecidedBy::Store);
         for part in &parts {
-            let mut outcome = match self.look(part).await {
+            let mut outcome = match self.peek_at_once(part).await {
                 Err(error) if is_local(part) && error.is_outage() => {
                     decided_by = DecidedBy::LocalLog;
                     self.0.local.decide(&*share(part, &error)?, false)?

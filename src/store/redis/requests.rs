@@ -38,7 +38,7 @@ fn counts_number(log: &LogId) -> u8 {
         Counts::Requests => 0,
         Counts::InFlight => 1,
         Counts::Distinct => 2,
-        Counts::Costs | Counts::Bytes => 3,
+        Counts::Budget | Counts::ByteBudget => 3,
     }
 }
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use tower_sliding_window::store::{
-    Check, LogId, LogOutcome, Outcome, QuotaState, RedisServers, RedisStoreBuilder, Store,
-    StoreFuture,
+    Check, LogId, LogOutcome, Outcome, QuotaState, Store, StoreFuture,
 };
 use tower_sliding_window::{Explanation, RedisStore, StoreError};
+use tower_sliding_window::{RedisServers, RedisStoreBuilder};
 
 use crate::warnings::Warnings;
 use crate::{Cluster, MASTER, Redis, Sentinels};

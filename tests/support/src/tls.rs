@@ -10,7 +10,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
-use tower_sliding_window::store::RedisServers;
+use tower_sliding_window::RedisServers;
 
 /// A certificate for 127.0.0.1, and the authority that has signed it.
 pub struct Certificates {

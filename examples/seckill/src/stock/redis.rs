@@ -14,7 +14,7 @@ use serde::de::IntoDeserializer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::StoreError;
-use tower_sliding_window::store::{RedisCommands, RedisScript};
+use tower_sliding_window::{RedisCommands, RedisScript};
 
 use super::{Call, Level, Outcome, Reply, StockError, Terms};
 use crate::draw::{Draw, FIRST_COME};
