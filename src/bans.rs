@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::error::{StoreError, or_panic};
 use crate::key::Key;
 use crate::policy::{PolicyError, PolicyHandle};
-use crate::store::{Ban, BanPage, Store};
+use crate::store::{Ban, BanPage, Store, to_the_end};
 use crate::window::LogId;
 
 const LIST_PAGE: usize = 1_000;
@@ -103,8 +103,9 @@ impl Bans {
 
     /// Sets a closure that is called after each ban that is imposed or lifted here. Defaults to none.
     ///
-    /// It runs inside [`Bans::impose`] and [`Bans::lift`], so it must not block. It is not called for
-    /// bans that strikes cause: those are in [`Usage::bans`](crate::Usage::bans) of the decision.
+    /// It runs inside [`Bans::impose`] and [`Bans::lift`], so it must not block. It is called also if the caller leaves
+    /// meanwhile. A change that is an error, because its reply was lost, may have been made without an event. It is not
+    /// called for bans that strikes cause: those are in [`Usage::bans`](crate::Usage::bans) of the decision.
     pub fn on_event(mut self, closure: impl Fn(&BanEvent) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(closure));
         self
@@ -169,12 +170,16 @@ impl Bans {
             return Err(StoreError::Unsupported { what: NOT_ENFORCED });
         }
         let duration = duration.min(crate::policy::LONGEST_BAN);
-        let ban = self.store.impose(&log, duration, reason, only_longer).await?;
-        if ban.is_new {
-            let policy = log.policy.name().to_owned();
-            self.emit(|| BanEvent::Imposed { policy, key: log.key, ban: ban.clone() });
-        }
-        Ok(ban)
+        let (this, reason) = (self.clone(), reason.to_owned());
+        to_the_end(async move {
+            let ban = this.store.impose(&log, duration, &reason, only_longer).await?;
+            if ban.is_new {
+                let policy = log.policy.name().to_owned();
+                this.emit(|| BanEvent::Imposed { policy, key: log.key, ban: ban.clone() });
+            }
+            Ok(ban)
+        })
+        .await
     }
 
     /// Lifts the ban of a key and deletes its strikes and its level. Returns whether there were any.
@@ -191,13 +196,16 @@ impl Bans {
     /// A [`StoreError`] if the store fails. A [`RedisStore`](crate::RedisStore) has lifted the ban of this process by
     /// then, but in Redis and in other processes it may stand. Lift it again when Redis answers.
     pub async fn lift(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
-        let log = self.log(key);
-        let was_there = self.store.lift(&log).await?;
-        if was_there {
-            let policy = log.policy.name().to_owned();
-            self.emit(|| BanEvent::Lifted { policy, key: log.key });
-        }
-        Ok(was_there)
+        let (this, log) = (self.clone(), self.log(key));
+        to_the_end(async move {
+            let was_there = this.store.lift(&log).await?;
+            if was_there {
+                let policy = log.policy.name().to_owned();
+                this.emit(|| BanEvent::Lifted { policy, key: log.key });
+            }
+            Ok(was_there)
+        })
+        .await
     }
 
     /// Lifts the ban of a key as [`Bans::lift`] does, and empties its log, so that the next request is admitted.

@@ -28,6 +28,6 @@ pub(crate) use self::client::{Backend, Client};
 pub use self::commands::{RedisCommands, RedisScript};
 pub(crate) use self::health::Health;
 pub(crate) use self::keys::Keys;
-pub(crate) use self::reply::{Numbers, Replies, malformed, read, task_has_ended};
+pub(crate) use self::reply::{Numbers, Replies, malformed, read};
 pub(crate) use self::scripts::{Script, Scripts};
 pub use self::servers::RedisServers;

@@ -59,6 +59,23 @@ where
     }
 }
 
+/// Runs a change to its end, also if the caller leaves. Without a runtime the caller alone polls it.
+pub(crate) async fn to_the_end<T: Send + 'static>(
+    change: impl Future<Output = Result<T, StoreError>> + Send + 'static,
+) -> Result<T, StoreError> {
+    let Ok(runtime) = Handle::try_current() else { return change.await };
+    match begin(change, &runtime) {
+        Ok(result) => result,
+        Err(task) => task.await.unwrap_or_else(|_| Err(task_of_calls_has_ended())),
+    }
+}
+
+/// A task has ended before what it had begun: with its runtime, or by a panic.
+pub(crate) fn task_of_calls_has_ended() -> StoreError {
+    let source = StoreError::Disconnected { message: "the task of the call has ended".to_owned() };
+    StoreError::Uncertain { source: Box::new(source) }
+}
+
 // Nothing is pinned structurally: the result is moved out, and the boxed future stays in its box.
 impl<T> Unpin for StoreFuture<T> {}
 

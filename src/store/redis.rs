@@ -17,7 +17,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
-use tokio::runtime::Handle;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -26,7 +25,7 @@ use self::clock::StoreClock;
 use self::denials::Denials;
 use self::journal::{Journal, Origin, Request};
 use self::requests::{CheckRequest, Mode, ReconcileRequest};
-use super::{Ban, BanPage, Store, StoreFuture, begin};
+use super::{Ban, BanPage, Store, StoreFuture, to_the_end};
 use crate::MemoryStore;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
@@ -229,11 +228,7 @@ impl Store for RedisStore {
         let was_noted = was_here && is_noted.contains(&true);
         let this = self.clone();
         StoreFuture::later(async move {
-            let settled = match begin(this.settle_or_note(rest, cost, was_here), &Handle::current())
-            {
-                Ok(settled) => settled,
-                Err(task) => task.await.map_err(|_| in_turn::task_of_calls_has_ended())?,
-            };
+            let settled = to_the_end(this.settle_or_note(rest, cost, was_here)).await;
             // Without room in the journal the rest is settled all the same.
             noted.and(settled).map(|was_there| was_there || was_noted)
         })
@@ -268,28 +263,21 @@ impl Store for RedisStore {
     ) -> StoreFuture<Ban> {
         let (this, log, reason) = (self.clone(), log.clone(), reason.to_owned());
         StoreFuture::later(async move {
-            // A task of its own, because the caller may leave between the calls.
-            let imposed = tokio::spawn(async move {
-                // A ban is imposed once. A connection that was closed while nobody used it fails here.
-                let _ = this.0.client.verify_data(&log).await;
-                this.ensure_ban_reconciled(&log).await;
-                let imposed = this.0.impose(&log, duration, &reason, only_longer).await;
-                this.ensure_task();
-                imposed
-            });
-            imposed.await.unwrap_or_else(|_| Err(in_turn::task_of_calls_has_ended()))
+            // A ban is imposed once. A connection that was closed while nobody used it fails here.
+            let _ = this.0.client.verify_data(&log).await;
+            this.ensure_ban_reconciled(&log).await;
+            let imposed = this.0.impose(&log, duration, &reason, only_longer).await;
+            this.ensure_task();
+            imposed
         })
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {
         let (this, log) = (self.clone(), log.clone());
         StoreFuture::later(async move {
-            let lifted = tokio::spawn(async move {
-                // As in `impose`.
-                let _ = this.0.client.verify_data(&log).await;
-                this.0.lift(&log).await
-            });
-            lifted.await.unwrap_or_else(|_| Err(in_turn::task_of_calls_has_ended()))
+            // As in `impose`.
+            let _ = this.0.client.verify_data(&log).await;
+            this.0.lift(&log).await
         })
     }
 

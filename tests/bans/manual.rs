@@ -3,10 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use test_support::Redis;
 use test_support::recorder::RecordedMetrics;
 use test_support::warnings::Warnings;
+use test_support::{Redis, eventually};
 use tokio::time::sleep;
+use tokio_test::{assert_pending, task};
 use tower_sliding_window::store::{LogId, Store, Strike};
 use tower_sliding_window::{
     BanEvent, Bans, DecidedBy, FailurePolicy, Limiter, MemoryStore, Penalty, Policy, PolicyHandle,
@@ -26,6 +27,24 @@ test_support::on_every_store!(
     strikes_count_for_as_long_as_each_penalty_says,
     policy_without_a_penalty_keeps_strikes_and_level,
 );
+
+/// An operator who hangs up changes no ban without a trace.
+#[tokio::test]
+async fn event_comes_although_the_caller_has_left() {
+    let redis = Redis::start().await;
+    let events = Arc::new(Mutex::new(0));
+    let heard = events.clone();
+    let bans = Bans::new(policy(), redis.store().await);
+    let bans = bans.on_event(move |_| *heard.lock().unwrap() += 1);
+    let mut impose = task::spawn(bans.impose("mallory", Duration::from_secs(60), "spam"));
+    assert_pending!(impose.poll());
+    drop(impose);
+    eventually("it is imposed", async || *events.lock().unwrap() == 1).await;
+    let mut lift = task::spawn(bans.lift("mallory"));
+    assert_pending!(lift.poll());
+    drop(lift);
+    eventually("it is lifted", async || *events.lock().unwrap() == 2).await;
+}
 
 async fn manual_ban_only_lengthens_until_lifted(store: impl Store + Clone) {
     let events = Arc::new(Mutex::new(Vec::new()));

@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use super::{Inner, RedisStore, Store, is_local, share};
 use crate::error::StoreError;
 use crate::policy::Counts;
-use crate::redis::task_has_ended;
+use crate::store::task_of_calls_has_ended;
 use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome};
 
 /// Puts together what the parts of a check have come to.
@@ -48,11 +48,6 @@ fn merge(
     merged.timestamp = timestamp;
     merged.decided_by = decided_by;
     merged
-}
-
-/// The task of several calls has ended early.
-pub(super) fn task_of_calls_has_ended() -> StoreError {
-    StoreError::Uncertain { source: Box::new(task_has_ended()) }
 }
 
 // The keys are asked one after the other, each as a check of its own: Redis decides about it, or if its node is gone the
