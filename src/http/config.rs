@@ -147,7 +147,11 @@ impl Config {
         let mut check = Check::of_unique_logs(logs);
         check.wants_reset = self.shows_headers_on_success();
         check.on_failure = self.on_failure;
-        let cost = self.cost.as_ref().map_or(1, |cost| cost(head));
+        let mut cost = self.cost.as_ref().map_or(1, |cost| cost(head));
+        if self.head_cost.is_some() || self.body_cost.is_some() {
+            // What reserves nothing has no entry that could be settled, and no budget would ever be full.
+            cost = cost.max(1);
+        }
         if cost != 1 {
             check.set_cost_of_budgets(cost);
         }

@@ -171,8 +171,9 @@ impl SlidingWindowLayer {
     /// id `203.0.113.7` to use up the quota of that address.
     ///
     /// Rules whose policies have no name and equal quotas do not share logs. The layer puts the
-    /// rule's number in front of their keys, so that a user's id can't collide with an address. A
-    /// [`Limiter`](crate::Limiter) or [`Bans`](crate::Bans) can't find these keys, so name the
+    /// rule's number in front of their keys, so that a user's id can't collide with an address. It does so for every
+    /// policy without a name if another rule's policy is [chosen](Self::rule_choosing) by a closure, which may choose an
+    /// equal one. A [`Limiter`](crate::Limiter) or [`Bans`](crate::Bans) can't find these keys, so name the
     /// policies to inspect them.
     ///
     /// # Panics
@@ -331,7 +332,8 @@ impl SlidingWindowLayer {
     /// Defaults to 1 for every request. Other rules count one request, whatever it costs. A request that costs more
     /// than the limit of a budget can never be admitted: the response is a 429 without `Retry-After`, whose `detail` says why. If it costs
     /// more than 1 and no rule is a budget, the response is a 500. With the feature `tracing` the first one is
-    /// warned of.
+    /// warned of. A request that costs 0 takes nothing of a budget, but if its response settles it, by
+    /// [`settle_from_head`](Self::settle_from_head) or [`settle_from_body`](Self::settle_from_body), it reserves 1.
     ///
     /// ```
     /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
@@ -497,7 +499,8 @@ impl SlidingWindowLayer {
     /// - **Hanging up.** If the client hangs up, the request leaves its queue, the next one goes on, and no log
     ///   has recorded it.
     /// - **Cost.** Only the first request of a queue sends checks: when its place is free by time, and once a
-    ///   second before that. One with several rules looks at its logs once when it comes, which costs about as much. Each check counts in the metrics as any other, and under a policy with a
+    ///   second before that. One with several rules looks at its logs once when it comes, which costs about as much, also
+    ///   if it is denied at once because of those that wait: such a denial is not one from memory. Each check counts in the metrics as any other, and under a policy with a
     ///   [`Penalty`](crate::Penalty) a denied one can be a strike. Each check takes keys, costs and policies
     ///   from the request anew, so a raised limit is noticed within a second.
     /// - **Decisions.** [`on_decision`](Self::on_decision) is called with the last decision only. In

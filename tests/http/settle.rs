@@ -328,15 +328,19 @@ async fn end_of_the_body_overtakes_the_head_nowhere() {
     }
 }
 
-/// A request that reserves nothing takes nothing, whatever its head says.
+/// A client may name the cost, such as by the length of its body.
 #[tokio::test(start_paused = true)]
-async fn response_shows_what_is_left_if_nothing_was_reserved() {
+async fn request_that_reserves_nothing_is_settled_all_the_same() {
     let store = MemoryStore::new();
     let limit = by_head(store.clone()).cost(|_| 0).headers_on_success(true);
-    let response = limit.layer(service_fn(answer)).oneshot(answered("70")).await.unwrap();
+    let service = limit.layer(service_fn(answer));
+    let response = service.clone().oneshot(answered("70")).await.unwrap();
     let shown = response.headers()["ratelimit"].to_str().unwrap();
-    assert!(shown.starts_with(r#""tokens";r=1000;"#), "{shown}");
-    assert_eq!(left(&store).await, (1_000, 9));
+    assert!(shown.starts_with(r#""tokens";r=930;"#), "{shown}");
+    assert_eq!(left(&store).await, (930, 9));
+    assert_eq!(service.clone().oneshot(answered("930")).await.unwrap().status(), StatusCode::OK);
+    let denied = service.oneshot(answered("70")).await.unwrap();
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS, "the budget is full");
 }
 
 /// A client may name the cost, such as by the length of its body.
