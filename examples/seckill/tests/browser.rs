@@ -276,6 +276,27 @@ async fn page_speaks_chinese_also_of_an_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn answer_for_another_sku_is_not_taken() {
+    let sale = ["--opens-in", "1h", "--stock", "iphone=1", "--stock", "ipad=1"];
+    let (chrome, server) = (Chrome::start().await, start(&sale));
+    let tab = chrome.open(&server.url).await;
+    let hold = "window.real = fetch; window.fetch = async (...it) => { \
+        const answer = await real(...it); \
+        if (it[1].method === 'POST') await new Promise((go) => window.go = go); \
+        return answer; }; null";
+    tab.run::<()>(hold).await;
+    tab.does("Enter the draw").await;
+    tab.until("Boolean(window.go)").await;
+    tab.run::<()>("sku.value = 'ipad'; sku.dispatchEvent(new Event('change')); go()").await;
+    tab.run::<()>("window.go = null").await;
+    tab.does("Enter the draw").await;
+    tab.until("Boolean(window.go)").await;
+    tab.run::<()>("go()").await;
+    tab.answers("You are in the draw.").await;
+    tab.works().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn page_says_what_came_of_an_action() {
     let redis = Redis::start().await;
     let server = start(&["--opens-at", "2020-01-01T00:00:00Z", "--redis", &redis.url()]);

@@ -66,6 +66,8 @@ let mine = { state: "none" };
 /** The ends of all waits, on the page's clock. */
 const ends = {};
 let isSending = false;
+/** Grows when the page goes to another SKU or user, and with each action: what was asked before is of another place. */
+let epoch = 0;
 /** What the last answer was, until something else happens. */
 let said = "";
 
@@ -106,11 +108,10 @@ function take(content) {
 /** Asks where the customer is. */
 async function look() {
   ends.again = endsIn(2000);
-  const whom = () => seckill() + at("user").value;
-  const asked = whom();
+  const asked = epoch;
   try {
     const { status, content, wait } = await send("GET", seckill() + "/entry");
-    if (asked !== whom()) return;
+    if (asked !== epoch) return;
     if (status === 200) take(content);
     else if (wait) ends.again = endsIn(wait);
   } catch { /* It asks again. */ }
@@ -172,28 +173,25 @@ at("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const act = at("act").value;
   if (at("act").disabled || !act) return;
+  const asked = ++epoch;
   isSending = true;
   sessionStorage.user = localStorage.user = at("user").value;
   said = "";
   render();
-  let sure = "";
-  let isDone = false;
-  try {
-    const { content, problem, wait } = await actions[act]();
-    isDone = !problem;
-    if (isDone) take(content.state ? content : { ...mine, ...content, state: "ordered" });
-    else if (problem !== "already-ordered") {
-      if (wait) ends.wait = endsIn(wait);
-      const kinds = { "quota-exceeded": "busy", "abnormal-usage-detected": "banned", "sold-out": "taken" };
-      sure = text[kinds[problem] ?? problem] ?? "";
-      said = text.failed;
-    }
-  } catch {
-    said = text.failed;
+  const { content, problem, wait } = await actions[act]().catch(() => ({ problem: "lost" }));
+  if (asked !== epoch) return;
+  // A look that is under way may know nothing of it.
+  const done = ++epoch;
+  if (!problem) take(content.state ? content : { ...mine, ...content, state: "ordered" });
+  else {
+    if (problem !== "already-ordered") said = text.failed;
+    if (wait) ends.wait = endsIn(wait);
+    // Where the customer is may be another place than the page believes: maybe it did work.
+    await look();
+    if (done !== epoch) return;
+    const kinds = { "quota-exceeded": "busy", "abnormal-usage-detected": "banned", "sold-out": "taken" };
+    said = text[kinds[problem] ?? problem] ?? said;
   }
-  // Where the customer is may be another place than the page believes: maybe it did work.
-  if (!isDone) await look();
-  if (sure) said = sure;
   isSending = false;
   showLevel();
 });
@@ -222,6 +220,8 @@ async function showLevel() {
 }
 
 function restart() {
+  epoch += 1;
+  isSending = false;
   level = undefined;
   mine = { state: "none" };
   for (const name of Object.keys(ends)) delete ends[name];
