@@ -211,7 +211,7 @@ async fn change(
     match fleet.put(changes, version.unwrap_or(present.version)).await {
         Ok(_) => Ok(Json(shown(fleet).await)),
         Err(PutError::Unusable(why)) => Err(bad_policy(why)),
-        Err(PutError::Store(error)) => Err(error.into()),
+        Err(PutError::Store(error)) => Err(Problem::of_unconfirmed_change(error)),
         Err(changed @ PutError::Changed { present }) => {
             let title = "Another operator was faster";
             Err(Problem::new(StatusCode::CONFLICT, "not-changed", title)

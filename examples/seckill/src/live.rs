@@ -33,7 +33,7 @@ const ORDERS: &[&str] = &[
     "other",
     "entered",
 ];
-const PAYMENTS: &[&str] = &["paid", "too-late", "already-paid", "unavailable", "other"];
+const PAYMENTS: &[&str] = &["paid", "too-late", "already-paid", "unknown", "unavailable", "other"];
 
 /// Counts by outcome since the start.
 struct Counts(Vec<(&'static str, AtomicU64)>);
@@ -98,6 +98,7 @@ impl Meter {
             Some(Outcome::Paid) => "paid",
             Some(Outcome::TooLate) => "too-late",
             Some(Outcome::AlreadyPaid) => "already-paid",
+            Some(Outcome::Unknown) => "unknown",
             None => "unavailable",
             Some(_) => "other",
         });

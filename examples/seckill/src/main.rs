@@ -98,7 +98,8 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
             StockError::Store(source) => redis.unusable(source).into(),
             StockError::Lost(sku) => format!(
                 "Redis has lost the stock of {sku}, and maybe its orders\n\
-                 hint: restore both from a backup, or begin a new sale: {}",
+                 hint: restore both from a backup, or save what {prefix}:{{SKU}}:orders and :paid still hold, \
+                 for who has paid gets nothing of a new sale, and begin one: {}",
                 new_sales(prefix, &[&sku], on_sale.len() == 1)
             )
             .into(),

@@ -23,12 +23,13 @@ pub(crate) struct Standstill {
 }
 
 /// Returns the commands that let new sales of some SKUs begin, or of `all` that there are. They have no opening of their own
-/// if others go on: their draws would be closed again although the secrets are known.
+/// if others go on: their draws would be closed again although the secrets are known. The refunds stay: they are owed.
 pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
     // With `-c` any node of a Cluster will do.
     let unlink = |sku: &&Sku| {
-        let keys = KEYS.map(|what| format!(" '{prefix}:{{{sku}}}:{what}'"));
-        format!("redis-cli -c UNLINK{}", keys.concat())
+        let keys = KEYS.iter().filter(|what| **what != "refunds");
+        let keys: String = keys.map(|what| format!(" '{prefix}:{{{sku}}}:{what}'")).collect();
+        format!("redis-cli -c UNLINK{keys}")
     };
     let opening = all.then(|| format!("redis-cli -c DEL {prefix}:opening"));
     skus.iter().map(unlink).chain(opening).collect::<Vec<_>>().join("; ")
@@ -55,12 +56,16 @@ impl Standstill {
         let lost: Vec<&Sku> = failed.iter().filter_map(lost).collect();
         let is_whole = failed.len() == skus.len();
         let what = |sku| if is_whole { "Nothing".into() } else { format!("No {sku}") };
-        let of_stock = failed.first().map(|(sku, error)| match error {
+        // A lost SKU does not come back by itself, as others may.
+        let is_lost = |it: &&(_, _)| matches!(it.1, StockError::Lost(_));
+        let worst = failed.iter().find(is_lost).or(failed.first());
+        let of_stock = worst.map(|(sku, error)| match error {
             StockError::Lost(_) => Self {
                 reason: format!("{} is sold: Redis has lost the stock of {sku}.", what(sku)),
                 hint: format!(
-                    "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or begin a new sale: `{}`. \
-                     Then start them.",
+                    "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what \
+                     {prefix}:{{SKU}}:orders and :paid still hold, for who has paid gets nothing of a new sale, and begin \
+                     one: `{}`. Then start them.",
                     new_sales(prefix, &lost, lost.len() == skus.len())
                 ),
                 is_whole,

@@ -244,21 +244,21 @@ async fn pay(
     let reply = shop.stock.call(&id.sku, call).await;
     shop.meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
     let reply = reply.map_err(StockError::of_a_change)?;
-    let conflict = |kind, title| {
-        let problem = Problem::new(StatusCode::CONFLICT, kind, title);
+    let refund = |problem: Problem| {
         let detail = "The payment is recorded for a refund.";
         Err(if shop.keeps_refunds { problem.detail(detail) } else { problem })
     };
+    let conflict = |kind, title| Problem::new(StatusCode::CONFLICT, kind, title);
     match reply.outcome {
         Outcome::Paid => Ok(Json(json!({ "order_id": id.to_string(), "paid": true }))),
-        Outcome::AlreadyPaid => conflict("already-paid", "Another payment has paid the order"),
-        Outcome::PaymentUsed => {
-            let title = "The payment is of another order";
-            Err(Problem::new(StatusCode::CONFLICT, "payment-used", title)
-                .detail("Each order needs a payment with an id of its own."))
+        Outcome::AlreadyPaid => {
+            refund(conflict("already-paid", "Another payment has paid the order"))
         }
-        Outcome::TooLate => conflict("paid-too-late", "The order was not paid in time"),
-        _ => Err(unknown_order()),
+        Outcome::PaymentUsed => Err(conflict("payment-used", "The payment is of another order")
+            .detail("Each order needs a payment with an id of its own.")),
+        Outcome::TooLate => refund(conflict("paid-too-late", "The order was not paid in time")),
+        // Redis may have lost it.
+        _ => refund(unknown_order()),
     }
 }
 

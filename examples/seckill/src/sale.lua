@@ -29,7 +29,7 @@
     ARGV[8] more (text): to `order` in a draw, when the turn of the ticket ends, in microseconds; to `pay` 1 to keep a
       payment that has bought nothing, and 0 if nobody vouches for it; to `tick` the last payment that the server was
       told of, or empty
-    ARGV[9] waits (text): to `tick` 1 if orders wait for replicas
+    ARGV[9] waits (0 or 1): 1 if changes wait for replicas
 
   Reply:
     REPLY[1] outcome (text): what `Reply` in stock.rs lists
@@ -42,7 +42,8 @@
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
       and the turns
-    REPLY[8] replication (text): to `tick`, if orders wait for replicas and Redis takes writes, what it says of these
+    REPLY[8] replication (text): what Redis says of its replicas, if changes wait for them; empty to `entry` and `show`,
+      and while Redis takes no writes
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
@@ -80,8 +81,10 @@ end
 local pieces = tonumber(known)
 local is_lost = not pieces or call('HLEN', buyers) ~= sold or op == 'tick' and call('GET', KEYS[11]) ~= subject
 
-local function reply(outcome, text, number, news_us, level, replication)
-  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or {}, replication or '' }
+local waits = ARGV[9] == '1' and op ~= 'entry' and op ~= 'show'
+local function reply(outcome, text, number, news_us, level)
+  local replication = waits and call('INFO', 'replication') or ''
+  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or {}, replication }
 end
 
 if is_lost then
@@ -98,16 +101,17 @@ if op == 'pay' then
   local outcome = by and 'already-paid' or 'too-late'
   if by == value or user and not by and not refunded and (not deadline or deadline > now_us) then
     outcome, history = 'paid', by and history or history + 1
-    -- Also if it is there, so that a WAIT after this call covers it, whichever connection wrote it.
     call('HSET', paid, subject, value)
     call('HSET', payments, value, subject)
     call('ZREM', unpaid, subject)
-  elseif user or call('HGET', returned, subject) then
+  else
+    if not user and not call('HGET', returned, subject) then
+      outcome = 'unknown'
+    end
+    -- Also for an order that Redis may have lost: the money was taken.
     if ARGV[8] == '1' then
       call('HSET', refunds, value, subject)
     end
-  else
-    outcome = 'unknown'
   end
   return reply(outcome)
 end
@@ -142,7 +146,8 @@ end
 local function seen(refused)
   local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
   -- What takes no writes may be no master any more, and says nothing of the replicas of the new one.
-  return reply('done', refused, 0, 0, level, ARGV[9] and not refused and call('INFO', 'replication'))
+  waits = waits and not refused
+  return reply('done', refused, 0, 0, level)
 end
 if op == 'tick' then
   -- A Redis that takes no writes is found out before anybody orders.
@@ -168,8 +173,6 @@ if op == 'order' then
   if deadline and deadline <= now_us then
     give_back(held)
   elseif held then
-    -- For the WAIT, as above.
-    call('HSET', buyers, subject, held)
     -- The same order again: the reply to the first call was lost.
     return reply(held == value and 'placed' or 'held', held, deadline)
   end
@@ -228,10 +231,7 @@ if op == 'enter' then
     -- Once anybody had a turn the secret is known, also if the clock has stepped back since.
     local is_secret = history == 0 and call('ZCARD', turns) == 0
     local place = now_us < opening and is_secret and value or 4503599627370496 + now_us
-    place = call('ZSCORE', line, subject) or place
-    -- For the WAIT, as above: to add it again alone changes nothing.
-    call('ZREM', line, subject)
-    call('ZADD', line, place, subject)
+    call('ZADD', line, 'NX', place, subject)
   end
 end
 

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
 use example_support::policies::{Present, PutError};
-use example_support::problem::{Problem, WholeBody, with_fallbacks};
+use example_support::problem::{Problem, UNCHANGED, WholeBody, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -22,11 +22,6 @@ use crate::message::{Message, unreadable};
 const LONGEST_MESSAGE: usize = 24 * 1024;
 /// The longest document: three lists of a thousand members.
 const LONGEST_DOCUMENT: usize = 512 * 1024;
-
-/// What became of a change that Redis did not confirm.
-const UNCHANGED: &str = "Nothing was changed: Redis does not answer, or refuses it.";
-const UNKNOWN: &str =
-    "Redis did not answer. If it received the change, it applies when Redis answers again.";
 
 type Shared = State<Arc<Gateway>>;
 
@@ -130,10 +125,7 @@ async fn put_document(
                 .member("version", present)
                 .detail("Nothing was changed. GET them again, and then send the change again."))
         }
-        Err(PutError::Store(error)) => {
-            let detail = if error.may_have_counted() { UNKNOWN } else { UNCHANGED };
-            Err(Problem::from(error).detail(detail))
-        }
+        Err(PutError::Store(error)) => Err(Problem::of_unconfirmed_change(error)),
     }
 }
 

@@ -17,6 +17,9 @@ use tower_sliding_window::StoreError;
 use crate::logs::Throttle;
 use crate::server::IO_TIMEOUT;
 
+/// What became of a change that Redis has refused, or that was not sent.
+pub const UNCHANGED: &str = "Nothing was changed: Redis does not answer, or refuses it.";
+
 /// A response that says what went wrong.
 #[derive(Debug)]
 pub struct Problem {
@@ -60,6 +63,17 @@ impl Problem {
     /// Says when to try again.
     pub fn retry_after(self, wait: Duration) -> Self {
         Self { retry_after: Some(wait), ..self }
+    }
+
+    /// Creates the 503 for a change of policies that Redis did not confirm. It says what became of the change.
+    pub fn of_unconfirmed_change(error: StoreError) -> Self {
+        let detail = match error.may_have_counted() {
+            true => {
+                "Redis did not answer. If it received the change, it applies when Redis answers again."
+            }
+            false => UNCHANGED,
+        };
+        Self::from(error).detail(detail)
     }
 
     /// Creates the 503 that the layer responds with when the store does not answer.

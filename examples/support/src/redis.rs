@@ -36,7 +36,8 @@ impl RedisFlags {
             ([], _) => return Ok(None),
             (urls, Some(master)) => {
                 let (login, name) = master.rsplit_once('@').unwrap_or(("", master));
-                let login = login.split_once(':').unwrap_or_default();
+                let none = login.is_empty().then_some(("", ""));
+                let login = login.split_once(':').or(none).ok_or(OpenError::Login)?;
                 let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
                 RedisServers::sentinel(urls, name)
                     .map(|servers| servers.master_credentials(some(login.0), some(login.1)))
@@ -69,6 +70,11 @@ pub enum OpenError {
          needs a server built with `--features tls`"
     )]
     Url(RedisError),
+    #[error(
+        "the value of --sentinel-master has a login without `:`\n\
+         hint: write USER:PASSWORD@NAME, or :PASSWORD@NAME for a password alone"
+    )]
+    Login,
     #[error(
         "can't use the Redis at {addresses}: {source}\n\
          hint: start one with `redis-server` (6.2 or later, or Valkey), correct --redis (several nodes of a \

@@ -8,13 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::{FromRedisValue, RedisResult, Script, Value, pipe};
+use redis::pipe;
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
-use tower_sliding_window::StoreError;
-use tower_sliding_window::{RedisCommands, RedisScript};
+use tower_sliding_window::{RedisCommands, RedisScript, StoreError};
 
 use super::{Call, Level, Outcome, Reply, StockError, Terms};
 use crate::draw::{Draw, FIRST_COME};
@@ -43,8 +42,6 @@ const LEFT_BY: Duration = Duration::from_secs(5);
 const LAG: u64 = 2;
 /// The most masters of a SKU that are remembered: each failover, and each move of its slot, has another.
 const MOST_HISTORIES: usize = 64;
-/// The most calls that wait for replicas together.
-const MOST_TOGETHER: usize = 128;
 
 /// Keeps stock and orders in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
@@ -53,12 +50,11 @@ pub(crate) struct RedisStock {
     replicas: Replicas,
     script: RedisScript,
     terms: Terms,
-    on_sale: HashMap<Sku, OnSale>,
+    on_sale: HashMap<Sku, Arc<OnSale>>,
 }
 
-/// The keys and the arguments of a call that waits for replicas, since when it does, and who wants to know what came of it
-/// and what the replicas have.
-type Job = ([Vec<String>; 2], Instant, oneshot::Sender<Result<(Told, Replication), StoreError>>);
+/// Who wants to know what the replicas have of what was written before.
+type Caller = oneshot::Sender<Result<Replication, StoreError>>;
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
 
 /// Of a history the replicas that there were last, and when one of those before them had left.
@@ -67,14 +63,12 @@ type Followers = (Vec<String>, Option<Instant>);
 /// What a master says of its replicas.
 #[derive(Clone)]
 struct Replication {
-    /// How many have confirmed all that was written before. Of a look, which does not wait: how many have replied of late.
+    /// How many have confirmed all that was written before. Of a script, which does not wait: how many have replied of late.
     confirmed: u32,
     /// The name of what this master and its replicas have written. Another master has another.
     history: String,
-    /// How far the master is in it.
-    offset: u64,
-    /// The addresses of those that follow it, which several may share, and how far each of them has confirmed to be.
-    online: Vec<(String, u64)>,
+    /// The addresses of those that follow it, which several may share.
+    online: Vec<String>,
 }
 
 impl Replication {
@@ -85,31 +79,19 @@ impl Replication {
             line.split_once(name)?.1.split(',').next()?.parse::<u64>().ok()
         };
         let is_in_time = |line: &&str| number(line, ",lag=").is_some_and(|lag| lag <= LAG);
-        let replica = |line: &str| {
-            let address = line.split_once(':')?.1.split_once(",state=")?.0;
-            Some((address.to_owned(), number(line, ",offset=")?))
-        };
+        let address =
+            |line: &str| Some(line.split_once(':')?.1.split_once(",state=")?.0.to_owned());
         Self {
             confirmed: online().filter(is_in_time).count() as u32,
             history: field("master_replid:").unwrap_or_default().to_owned(),
-            offset: field("master_repl_offset:").and_then(|it| it.parse().ok()).unwrap_or(u64::MAX),
-            online: online().filter_map(replica).collect(),
+            online: online().filter_map(address).collect(),
         }
     }
 }
 
-/// How many orders and payments a look has seen, and where the master was then, in which history. It is sure once the
-/// replicas are there.
-#[derive(Default)]
-struct Unsure {
-    count: u64,
-    history: String,
-    offset: u64,
-}
-
 struct OnSale {
-    /// The calls that wait for replicas.
-    jobs: mpsc::UnboundedSender<Job>,
+    /// Those that wait for replicas.
+    callers: mpsc::UnboundedSender<Caller>,
     /// The seed of the draw, or what stands there instead.
     kept: String,
     draw: Option<Draw>,
@@ -117,7 +99,6 @@ struct OnSale {
     seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
     /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
     history: AtomicU64,
-    unsure: Mutex<Unsure>,
     /// The last order and the last payment, as Redis has told for sure.
     last: Mutex<[String; 2]>,
     followers: Mutex<HashMap<String, Followers>>,
@@ -132,12 +113,11 @@ impl OnSale {
         }
         // Those of an old master stay: one connection may be to it, and another to the new one.
         let (online, left) = histories.entry(replicas.history.clone()).or_default();
-        let are_there: Vec<_> =
-            replicas.online.iter().map(|(address, _)| address.clone()).collect();
-        if online.iter().any(|it| !are_there.contains(it)) {
+        let count = |all: &[String], it| all.iter().filter(|other| *other == it).count();
+        if online.iter().any(|it| count(&replicas.online, it) < count(online, it)) {
             *left = Some(Instant::now());
         }
-        *online = are_there;
+        online.clone_from(&replicas.online);
         let confirmed = replicas.confirmed;
         if confirmed < wanted {
             return Some(StockError::NotReplicated { confirmed, wanted });
@@ -145,19 +125,26 @@ impl OnSale {
         left.is_some_and(|at| at.elapsed() < LEFT_BY).then_some(StockError::ReplicaLeft)
     }
 
-    /// Takes note of how many orders and payments a look has seen. A failover may take back what too few replicas have, and
-    /// these confirm once a second what they have. So what one look has seen is kept until a later one finds it there.
-    fn note_seen(&self, count: u64, replicas: Replication, wanted: u32) {
-        let mut unsure = lock(&self.unsure);
-        if unsure.history == replicas.history {
-            let confirmed = replicas.online.iter().filter(|(_, at)| *at >= unsure.offset).count();
-            if confirmed < wanted as usize {
-                return;
-            }
-            self.history.fetch_max(unsure.count, Ordering::Relaxed);
+    /// Returns why what a call to this master has told may be lost with it, if so. Otherwise takes note of how many orders and
+    /// payments there were.
+    async fn confirm(
+        &self,
+        told_by: Replication,
+        count: u64,
+        wanted: u32,
+    ) -> Result<Option<StockError>, StoreError> {
+        let (caller, replicas) = oneshot::channel();
+        let _ = self.callers.send(caller);
+        let mut replicas = replicas.await.map_err(|_| malformed("expected a reply to each"))??;
+        // Another master may lack what this one has told.
+        if replicas.history != told_by.history {
+            replicas.confirmed = 0;
         }
-        let Replication { history, offset, .. } = replicas;
-        *unsure = Unsure { count, history, offset };
+        let trouble = self.trouble(&replicas, wanted);
+        if trouble.is_none() {
+            self.history.fetch_max(count, Ordering::Relaxed);
+        }
+        Ok(trouble)
     }
 }
 
@@ -186,71 +173,29 @@ pub(crate) struct Replicas {
     pub(crate) on_cluster: bool,
 }
 
-/// Makes the calls that have come meanwhile, with one `WAIT` for all of them: it holds up whatever comes after it on its
+/// Asks what the replicas have, with one `WAIT` for all who want to know meanwhile: it holds up whatever comes after it on its
 /// connection.
-async fn wait_together(
+async fn confirm_together(
     commands: RedisCommands,
     replicas: Replicas,
-    mut queue: mpsc::UnboundedReceiver<Job>,
+    key: String,
+    mut queue: mpsc::UnboundedReceiver<Caller>,
 ) {
-    let Replicas { wanted, timeout, on_cluster } = replicas;
-    // A call may come while those before it wait.
-    let patience_ms = (timeout.min(STALE) * 2 / 5).as_millis().max(1) as u64;
-    let script = Script::new(SALE);
-    let mut jobs = Vec::new();
-    while queue.recv_many(&mut jobs, MOST_TOGETHER).await > 0 {
-        let (mut calls, mut callers) = (pipe(), Vec::with_capacity(jobs.len()));
-        for ([keys, arguments], since, caller) in jobs.drain(..) {
-            if since.elapsed() < timeout {
-                // The first call brings the script, which a new master does not have.
-                let [command, text] = if callers.is_empty() {
-                    ["EVAL", SALE]
-                } else {
-                    ["EVALSHA", script.get_hash()]
-                };
-                calls.cmd(command).arg(text).arg(keys.len()).arg(keys).arg(arguments);
-                callers.push(caller);
-            } else {
-                // Whoever has sent it was told that it has failed.
-                let _ = caller.send(Err(StoreError::Overloaded));
-            }
-        }
-        if callers.is_empty() {
-            continue;
-        }
-        calls.cmd("WAIT").arg(wanted).arg(patience_ms);
-        calls.cmd("INFO").arg("replication");
-        if !on_cluster {
-            // The others may be of other SKUs. On a Cluster an error says where the SKU is.
-            calls.ignore_errors();
-        }
-        let made = commands.pipeline::<Vec<RedisResult<Value>>>(&calls).await;
-        match made.map_err(after_all) {
-            Ok(mut replies) => {
-                let info = replies.pop().map_or(Ok(String::new()), reading::<String>);
-                let confirmed = replies.pop().map_or(Ok(0), reading::<u32>);
-                let replicas = confirmed
-                    .and_then(|confirmed| Ok(Replication { confirmed, ..Replication::of(&info?) }))
-                    .map_err(after_all);
-                for (caller, reply) in callers.into_iter().zip(replies) {
-                    let told = reading(reply).and_then(|told| Ok((told, replicas.clone()?)));
-                    let _ = caller.send(told);
-                }
-            }
-            Err(error) => callers.into_iter().for_each(|it| drop(it.send(Err(error.clone())))),
-        }
-    }
-}
-
-fn reading<T: FromRedisValue>(reply: RedisResult<Value>) -> Result<T, StoreError> {
-    redis::from_redis_value(reply.map_err(StoreError::from)?).map_err(malformed)
-}
-
-/// Returns an error of one of several commands: the others may have been executed.
-fn after_all(error: StoreError) -> StoreError {
-    match error {
-        StoreError::Refused { .. } => StoreError::Uncertain { source: Box::new(error) },
-        error => error,
+    // A caller may come while those before it wait.
+    let patience_ms = (replicas.timeout.min(STALE) * 2 / 5).as_millis().max(1) as u64;
+    let mut ask = pipe();
+    // It waits for what this connection has written, which is later than all that is asked about.
+    ask.cmd("SET").arg(key).arg("").arg("EX").arg(60).ignore();
+    ask.cmd("WAIT").arg(replicas.wanted).arg(patience_ms);
+    ask.cmd("INFO").arg("replication");
+    let mut callers = Vec::new();
+    while queue.recv_many(&mut callers, usize::MAX).await > 0 {
+        let told = commands.pipeline::<(u32, String)>(&ask).await;
+        let told = told
+            .map(|(confirmed, info)| Replication { confirmed, ..Replication::of(&info) })
+            // What it is asked about was executed.
+            .map_err(|error| StoreError::Uncertain { source: Box::new(error) });
+        callers.drain(..).for_each(|caller| drop(caller.send(told.clone())));
     }
 }
 
@@ -258,10 +203,9 @@ impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock, its draw and its orders, so a server
     /// may be restarted at any time. One that Redis has lost is an error.
     ///
-    /// The connection of the orders must be their own if replicas are waited for, because `WAIT` holds up what is
-    /// sent after it.
+    /// The connection that waits for replicas must be its own, because `WAIT` holds up what is sent after it.
     pub(crate) async fn open(
-        orders: RedisCommands,
+        waiting: RedisCommands,
         reads: RedisCommands,
         prefix: &str,
         on_sale: &[(Sku, u32)],
@@ -284,17 +228,18 @@ impl RedisStock {
                 break;
             }
         }
-        let queue = || {
-            let (jobs, queue) = mpsc::unbounded_channel();
-            tokio::spawn(wait_together(orders.clone(), replicas, queue));
-            jobs
+        let queue = |sku: &Sku| {
+            let (callers, queue) = mpsc::unbounded_channel();
+            let key = stock.key(sku, "confirmed");
+            tokio::spawn(confirm_together(waiting.clone(), replicas, key, queue));
+            callers
         };
-        let all = queue();
-        for (sku, pieces) in on_sale {
-            // On a Cluster those of a SKU wait at its node.
-            let jobs = if replicas.on_cluster { queue() } else { all.clone() };
-            let put = stock.put_on_sale(sku, *pieces, jobs).await?;
-            stock.on_sale.insert(sku.clone(), put);
+        let queues: Vec<_> = on_sale.iter().map(|(sku, _)| queue(sku)).collect();
+        // On a Cluster those of a SKU wait at its node.
+        for (number, (sku, pieces)) in on_sale.iter().enumerate() {
+            let callers = queues[if replicas.on_cluster { number } else { 0 }].clone();
+            let put = stock.put_on_sale(sku, *pieces, callers).await?;
+            stock.on_sale.insert(sku.clone(), Arc::new(put));
             stock.look(sku).await?;
         }
         let stock = Arc::new(stock);
@@ -308,7 +253,7 @@ impl RedisStock {
         &self,
         sku: &Sku,
         pieces: u32,
-        jobs: mpsc::UnboundedSender<Job>,
+        callers: mpsc::UnboundedSender<Caller>,
     ) -> Result<OnSale, StockError> {
         let [stock, draw] = ["stock", "draw"].map(|what| self.key(sku, what));
         let mode = if self.terms.draws { Draw::seed() } else { FIRST_COME.to_owned() };
@@ -333,12 +278,11 @@ impl RedisStock {
         }
         let unseen = (Instant::now(), Err(StoreError::Unavailable.into()), None);
         Ok(OnSale {
-            jobs,
+            callers,
             kept,
             draw,
             seen: Mutex::new(unseen),
             history: AtomicU64::new(0),
-            unsure: Mutex::default(),
             last: Mutex::default(),
             followers: Mutex::default(),
         })
@@ -355,7 +299,9 @@ impl RedisStock {
 
     /// Reads the level of a SKU, does what its time has come for, and marks it if Redis has lost it.
     async fn look(&self, sku: &Sku) -> Result<(), StockError> {
-        let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku) else { return Ok(()) };
+        let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku).map(|it| &**it) else {
+            return Ok(());
+        };
         let [order, payment] = lock(last).clone();
         let tick = ["tick".to_owned(), kept.clone(), order, payment];
         let looked = self.send(sku, &tick).await.and_then(|Sent { reply, level, trouble }| {
@@ -395,7 +341,9 @@ impl RedisStock {
     }
 
     pub(super) fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
-        let Some(OnSale { seen, .. }) = self.on_sale.get(sku) else { return Ok(None) };
+        let Some(OnSale { seen, .. }) = self.on_sale.get(sku).map(|it| &**it) else {
+            return Ok(None);
+        };
         let (at, level, _) = &*lock(seen);
         if at.elapsed() > STALE {
             return Err(StoreError::Unavailable.into());
@@ -408,11 +356,7 @@ impl RedisStock {
         at_look.or_else(|| self.level(sku).err())
     }
 
-    pub(super) async fn call(
-        self: &Arc<Self>,
-        sku: &Sku,
-        call: Call<'_>,
-    ) -> Result<Reply, StockError> {
+    pub(super) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
         let of = |user: &UserId| user.as_str().to_owned();
         let place = |user| self.draw(sku).flatten().map_or(0, |draw| draw.score(user)).to_string();
         let (op, subject, value, ticket) = match call {
@@ -427,16 +371,12 @@ impl RedisStock {
             Call::Show(user) => ("show", of(user), String::new(), 0),
         };
         let call = [op.to_owned(), subject, value, ticket.to_string()];
-        if is_read(op) || self.replicas.wanted == 0 {
-            return self.change(sku, &call).await;
-        }
-        // A task of its own sees the call to its end, so that the circuit breaker learns of it.
-        let (stock, sku) = (Arc::clone(self), sku.clone());
-        let changed = tokio::spawn(async move { stock.change(&sku, &call).await });
-        match timeout(self.replicas.timeout, changed).await {
-            Ok(Ok(reply)) => reply,
-            // Only a panic, or the end of the program, ends the task early.
-            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout.into()),
+        // What it has sent goes on if its time is over, and the circuit breaker learns of it.
+        match self.replicas.wanted {
+            0 => self.change(sku, &call).await,
+            _ => timeout(self.replicas.timeout, self.change(sku, &call))
+                .await
+                .unwrap_or(Err(StoreError::Timeout.into())),
         }
     }
 
@@ -447,48 +387,33 @@ impl RedisStock {
             Err(StockError::Store(error))
                 if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
             {
-                self.send(sku, call).await.map_err(|again| match error {
-                    // It was not executed.
-                    StoreError::Refused { .. } => again,
-                    error => error.into(),
-                })?
+                self.send(sku, call).await.map_err(|_| error)?
             }
             sent => sent?,
         };
         match (sent.reply.outcome, sent.trouble) {
-            (Outcome::SoldOut | Outcome::TurnOver | Outcome::Unknown | Outcome::Over, _)
-            | (_, None) => Ok(sent.reply),
+            (Outcome::SoldOut | Outcome::TurnOver | Outcome::Over, _) | (_, None) => Ok(sent.reply),
             (_, Some(trouble)) => Err(trouble),
         }
     }
 
-    /// Sends a call to the script. A change waits for the replicas with others.
+    /// Sends a call to the script. A change waits for the replicas.
     async fn send(&self, sku: &Sku, call: &[String; 4]) -> Result<Sent, StockError> {
         let [op, rest @ ..] = call;
         let keys = KEYS.map(|what| self.key(sku, what));
         let Some(on_sale) = self.on_sale.get(sku) else {
             return Err(StockError::Lost(sku.clone()));
         };
-        let OnSale { jobs, draw, history, last, .. } = on_sale;
+        let OnSale { draw, history, last, .. } = &**on_sale;
         let opening = draw.as_ref().map(|_| self.terms.opening.micros().to_string());
         let mut arguments = vec![op.clone(), opening.unwrap_or_default()];
         let numbers = [self.terms.turn_us(), self.terms.pay_us(), history.load(Ordering::Relaxed)];
         arguments.extend(numbers.map(|it| it.to_string()));
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;
-        arguments.extend((op == "tick" && wanted > 0).then(|| "1".to_owned()));
-        let (told, replicas): (Told, _) = if !is_read(op) && wanted > 0 {
-            let (caller, told) = oneshot::channel();
-            let _ = jobs.send(([keys.into(), arguments], Instant::now(), caller));
-            let told = told.await.map_err(|_| malformed("expected a reply to each call"))?;
-            let (told, replicas) = told?;
-            (told, Some(replicas))
-        } else {
-            let told: Told = self.reads.script(&self.script, &keys, &arguments).await?;
-            let replicas = (!told.7.is_empty()).then(|| Replication::of(&told.7));
-            (told, replicas)
-        };
-        let (outcome, order, number, now_us, news_us, now_history, level, _) = told;
+        arguments.push(u8::from(wanted > 0).to_string());
+        let told: Told = self.reads.script(&self.script, &keys, &arguments).await?;
+        let (outcome, order, number, now_us, news_us, now_history, level, info) = told;
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome = parsed.map_err(malformed)?;
@@ -496,19 +421,25 @@ impl RedisStock {
             // It is not set again: the orders are lost with it, and would be sold twice.
             return Err(StockError::Lost(sku.clone()));
         }
-        let trouble = replicas.as_ref().and_then(|it| on_sale.trouble(it, wanted));
-        // A failover may take back what too few replicas have. `WAIT` waits for what this call wrote.
-        let is_paid = outcome == Outcome::Paid && op == "pay";
-        let wrote = is_paid || matches!(outcome, Outcome::Placed | Outcome::Held);
-        if wanted == 0 || wrote && trouble.is_none() {
-            history.fetch_max(now_history, Ordering::Relaxed);
-            if is_paid {
+        let replicas = (!info.is_empty()).then(|| Replication::of(&info));
+        let mut trouble = replicas.as_ref().and_then(|it| on_sale.trouble(it, wanted));
+        let is_unsure = now_history > history.load(Ordering::Relaxed);
+        match replicas {
+            None if wanted == 0 => drop(history.fetch_max(now_history, Ordering::Relaxed)),
+            Some(by) if op != "tick" => trouble = on_sale.confirm(by, now_history, wanted).await?,
+            // A failover may take back what too few replicas have.
+            Some(by) if is_unsure => {
+                let on_sale = Arc::clone(on_sale);
+                tokio::spawn(async move { on_sale.confirm(by, now_history, wanted).await });
+            }
+            _ => {}
+        }
+        if trouble.is_none() {
+            if op == "pay" && outcome == Outcome::Paid {
                 lock(last)[1].clone_from(&rest[1]);
             } else if outcome == Outcome::Placed {
                 lock(last)[0].clone_from(&order);
             }
-        } else if let (Outcome::Done, None, Some(replicas)) = (outcome, &trouble, replicas) {
-            on_sale.note_seen(now_history, replicas, wanted);
         }
         Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })
     }
@@ -518,9 +449,4 @@ impl RedisStock {
     fn key(&self, sku: &Sku, what: &str) -> String {
         format!("{}:{{{sku}}}:{what}", self.prefix)
     }
-}
-
-/// Returns whether a call changes nothing but what its time has come for.
-fn is_read(op: &str) -> bool {
-    matches!(op, "entry" | "show" | "tick")
 }

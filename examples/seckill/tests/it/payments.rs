@@ -100,7 +100,12 @@ async fn a_payment_is_late_by_the_clock_and_not_by_the_sweep() {
     for payment in ["c", "simulated"] {
         assert_eq!(call("pay", "1", payment).await, "too-late");
     }
-    let refunds = ["a", "b", "c"].map(|payment| (payment.to_owned(), "1".to_owned()));
+    // Redis may have lost the order.
+    for payment in ["d", "d", "simulated"] {
+        assert_eq!(call("pay", "9", payment).await, "unknown");
+    }
+    let refunds = [("a", "1"), ("b", "1"), ("c", "1"), ("d", "9")];
+    let refunds = refunds.map(|(payment, order)| (payment.to_owned(), order.to_owned()));
     assert_eq!(records("refunds").await, HashMap::from(refunds));
     assert!(records("paid").await.is_empty());
     // Nor does an order hold its user for longer, while there are other pieces.
@@ -125,4 +130,8 @@ async fn a_payment_of_a_sku_that_is_not_on_sale_here_is_a_503() {
         eventually(line, is_shown).await;
     }
     assert_eq!(pay(&servers[0], &order, "1").await.status, 200);
+    let lost = json!({ "order_id": "iphone.00000000-0000-4000-8000-000000000000" });
+    let answer = pay(&servers[0], &lost, "2").await;
+    assert_eq!(answer.problem(404), "/problems/unknown-order");
+    assert_eq!(answer.json()["detail"], "The payment is recorded for a refund.");
 }

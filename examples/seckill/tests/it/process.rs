@@ -47,6 +47,10 @@ fn a_failed_start_names_the_way_out() {
         (&["--admin", "127.0.0.1:0"], "--admin-token"),
         (&["--admin", "127.0.0.1:0", "--admin-token", "hunter2"], "16 to 256 characters"),
         (&["--admin", &taken.1, "--admin-token", TOKEN], "--admin IP:PORT"),
+        (
+            &["--redis", "redis://127.0.0.1:1", "--sentinel-master", "hunter2@shop"],
+            "a login without `:`",
+        ),
         // Before Redis, which does not run, hears of the sale.
         (&["--payment-token", "hunter2", "--redis", "redis://127.0.0.1:1"], "16 to 256 characters"),
     ];

@@ -73,6 +73,17 @@ async fn a_sale_that_stands_still_says_why() {
     stands_still(&server, &["Nothing is sold: Redis has lost the stock of iphone"]).await;
 }
 
+/// Although another waits for replicas, after which it goes on by itself.
+#[tokio::test]
+async fn a_lost_stock_is_told_first() {
+    let redis = Redis::start().await;
+    let sale = ["--stock", "iphone=2", "--stock", "ipad=3", "--min-replicas", "1"];
+    let server = on_redis(&redis, &[&ADMIN[..], &sale].concat());
+    stands_still(&server, &["Nothing is sold", "0 of 1 replicas"]).await;
+    redis.run::<()>(&["SET", "seckill:{ipad}:stock", "many"]).await;
+    stands_still(&server, &["Redis has lost the stock of ipad", "'seckill:{ipad}:stock'"]).await;
+}
+
 /// What the runbook and the live page say to do, on one server and on any node of a Cluster.
 #[tokio::test]
 async fn a_lost_stock_is_set_anew_as_the_hint_says() {
@@ -87,6 +98,9 @@ async fn a_lost_stock_is_set_anew_as_the_hint_says() {
         for node in nodes {
             node.run::<()>(&["FLUSHALL"]).await;
         }
+        let refunds = "shop:{iphone}:refunds";
+        let owner = if nodes.len() > 1 { cluster.slot(refunds).await.1 } else { 0 };
+        nodes[owner].run::<()>(&["HSET", refunds, "a payment", "an order"]).await;
         let hints = ["lost", "Stop all servers", "{iphone}", "{ipad}", "{tv}", "DEL shop:opening"];
         stands_still(&server, &hints).await;
         let hint = server.get("/readyz").await.json()["detail"].as_str().unwrap().to_owned();
@@ -95,6 +109,7 @@ async fn a_lost_stock_is_set_anew_as_the_hint_says() {
         server.stop();
         let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
         assert!(done.success(), "{command}");
+        assert_eq!(nodes[owner].run::<usize>(&["HLEN", refunds]).await, 1, "they are owed");
         goes_on(&alone(&flags)).await;
     }
 }
