@@ -129,14 +129,7 @@ impl StoreError {
     /// mistakes of the caller, not failures of the store. `sliding_window_impossible_requests_total` counts them,
     /// except `UnknownPolicy`, which no metric counts.
     pub const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::CostAboveLimit { .. }
-            | Self::NoBudget { .. }
-            | Self::Unsupported { .. }
-            | Self::NoValue { .. }
-            | Self::UnknownPolicy { .. } => None,
-            _ => Some(Duration::from_secs(1)),
-        }
+        if self.is_mistake() { None } else { Some(Duration::from_secs(1)) }
     }
 
     /// Returns the kind of error as the label of a metric.
@@ -177,7 +170,14 @@ impl StoreError {
 
     /// Returns whether the error is a mistake of the caller, and no failure of the store.
     pub(crate) const fn is_mistake(&self) -> bool {
-        self.retry_after().is_none()
+        matches!(
+            self,
+            Self::CostAboveLimit { .. }
+                | Self::NoBudget { .. }
+                | Self::Unsupported { .. }
+                | Self::NoValue { .. }
+                | Self::UnknownPolicy { .. }
+        )
     }
 
     /// Returns whether the request can never pass, in any store.
