@@ -275,7 +275,7 @@ fn an_error_says_where_it_is() {
         (
             "[user]\nquotas = '1/1s'\ncounts = 'all'",
             "line 3, column 10",
-            "`all`, expected one of `requests`, `distinct`, `in_flight`, `costs`, `bytes`",
+            "`all`, expected one of `requests`, `distinct`, `in_flight`, `budget`, `byte_budget`",
         ),
         ("[user]\nquotas = '1/1s'\ncounts = 5", "line 3, column 10", "wanted string"),
         ("[user]\nquota = '5/60s'", "line 2, column 1", FIELDS),
