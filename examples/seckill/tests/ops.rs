@@ -5,24 +5,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use test_support::server_process::{Server, TOKEN};
 use test_support::{Redis, eventually};
-use tokio::time::sleep;
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
 /// The services that are servers of the shop.
 const SERVERS: [&str; 2] = ["seckill-1", "seckill-2"];
-/// Metrics of what does not happen in the sale of this test. `alerts_test.yaml` makes up numbers for them.
-const RARE: [&str; 5] = [
-    "sliding_window_journal_nearly_full",
-    "sliding_window_memory_full_total",
-    "sliding_window_memory_nearly_full",
-    "sliding_window_missing_keys_total",
-    "sliding_window_write_back_lost_total",
-];
 
 fn path(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("ops").join(file)
@@ -91,8 +81,8 @@ fn metrics(expression: &str) -> BTreeSet<String> {
     words.filter(is_ours).map(str::to_owned).collect()
 }
 
-#[test]
-fn compose_starts_servers_alike_with_known_flags() {
+#[tokio::test]
+async fn compose_starts_servers_alike_with_known_flags() {
     let [first, second] = SERVERS.map(|name| command(name, &[]));
     let replaced = [("0.0.0.0:3010", "0.0.0.0:3000"), ("127.0.0.1:3011", "127.0.0.1:3001")];
     assert_ne!(first, second);
@@ -108,7 +98,19 @@ fn compose_starts_servers_alike_with_known_flags() {
     for port in compose.lines().filter(|line| line.contains("ports: [")) {
         assert_eq!(port.matches("\"127.0.0.1:").count(), port.matches('"').count() / 2, "{port}");
     }
-    // The flags of the servers are tried below.
+    // The test talks to Redis without the password.
+    let flags = command("redis", &[]).split_off(3);
+    let redis = Redis::start_with(&flags.iter().map(String::as_str).collect::<Vec<_>>()).await;
+    let url = redis.url();
+    let environment = [("SECKILL_REDIS", url.as_str()), ("SECKILL_ADMIN_TOKEN", TOKEN)];
+    let free_port = [("127.0.0.1:3001", "127.0.0.1:0"), ("127.0.0.1:3011", "127.0.0.1:0")];
+    for flags in SERVERS.map(|name| command(name, &free_port)) {
+        assert_eq!(flags[0], "--listen");
+        let flags: Vec<_> = flags[2..].iter().map(String::as_str).collect();
+        let server = Server::start_in(SECKILL, &environment, &flags);
+        let is_ready = async || server.get("/readyz").await.status == 200;
+        eventually("it is ready", is_ready).await;
+    }
     let help = printed(Command::new("prometheus").arg("--help"));
     for flag in command("prometheus", &[]) {
         let flag = flag.split('=').next().unwrap();
@@ -135,65 +137,17 @@ fn each_alert_fires_rests_and_is_explained() {
     assert_eq!(lines.map(str::to_owned).collect::<BTreeSet<_>>(), alerts);
 }
 
-/// Starts a server with the command of a service.
-fn server(service: &str, redis: &str) -> Server {
-    let replaced = [
-        ("127.0.0.1:3001", "127.0.0.1:0"),
-        ("127.0.0.1:3011", "127.0.0.1:0"),
-        // A full quota is one strike until its window has passed. So a ban takes seconds.
-        ("5/60s", "1/2s"),
-    ];
-    let command = command(service, &replaced);
-    assert_eq!(command[0], "--listen");
-    // All orders come from one address.
-    let flags: Vec<_> = command[2..].iter().map(String::as_str).chain(["--ip-quota=off"]).collect();
-    let environment = [("SECKILL_REDIS", redis), ("SECKILL_ADMIN_TOKEN", TOKEN)];
-    Server::start_in(SECKILL, &environment, &flags)
-}
-
-/// Sends orders of a few users to both servers until it is dropped.
-async fn load(servers: &[Server; 2]) {
-    for number in 0_u64.. {
-        for server in servers {
-            let sku = if number.is_multiple_of(2) { "iphone" } else { "pixel" };
-            server.spawn(server.order_request(sku, &format!("user-{}", number % 20)));
-        }
-        sleep(Duration::from_millis(5)).await;
-    }
-}
-
-#[tokio::test]
-#[cfg_attr(not(feature = "metrics"), ignore = "without `--features metrics` there are no metrics")]
-async fn servers_have_the_metrics_that_are_shown_and_alerted() {
-    // The test talks to Redis without the password.
-    let flags = command("redis", &[]).split_off(3);
-    let redis = Redis::start_with(&flags.iter().map(String::as_str).collect::<Vec<_>>()).await;
-    let servers = SERVERS.map(|service| server(service, &redis.url()));
-    let rules = rules("alert").into_iter().chain(rules("record"));
+/// `it/admin.rs` sees those of the sale, and `tests/project/metrics.rs` holds the guide to what is reported.
+#[test]
+fn what_is_shown_and_alerted_is_a_metric() {
+    let guide = include_str!("../../../src/docs/watching.md");
+    let mut known = metrics(&[guide, include_str!("it/admin.rs")].concat());
+    let recorded = rules("record");
+    known.extend(recorded.iter().map(|rule| text(&rule["record"]).to_owned()));
+    let rules = rules("alert").into_iter().chain(recorded);
     let needed = rules.map(|rule| text(&rule["expr"]).to_owned()).chain(shown());
     let needed: BTreeSet<_> = needed.flat_map(|it| metrics(&it)).collect();
-    let documented = include_str!("../../../src/docs/watching.md");
-    assert!(RARE.iter().all(|rare| documented.contains(&format!("| `{rare}` |"))));
-    let needed = needed.iter().filter(|it| !it.contains(':') && !RARE.contains(&it.as_str()));
-    let look = async {
-        sleep(Duration::from_secs(2)).await;
-        redis.signal("STOP");
-        sleep(Duration::from_secs(4)).await;
-        redis.signal("CONT");
-        for name in needed {
-            eventually(name, async || {
-                let page = servers[0].ask("GET", "/metrics", "").await.body;
-                let ends = |rest: &str| rest.starts_with(['{', ' ']);
-                let is_it = |line: &str| line.strip_prefix(name.as_str()).is_some_and(ends);
-                page.lines().any(is_it)
-            })
-            .await;
-        }
-    };
-    tokio::select! {
-        () = look => {}
-        () = load(&servers) => {}
-    }
+    assert_eq!(needed.difference(&known).collect::<Vec<_>>(), [""; 0]);
 }
 
 /// Prometheus can read its configuration, the rules, and each expression of the dashboard.
