@@ -3,6 +3,15 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+if [ $# -gt 0 ]; then
+  cat <<'HELP'
+Usage: tests/reliability.sh
+
+Runs the fault suite, and replaces the rows of the table in RELIABILITY.md by those of this run.
+HELP
+  case "$1" in -h | --help) exit 0 ;; *) exit 2 ;; esac
+fi
+
 rows=${CARGO_TARGET_DIR:-target}/tmp/reliability
 # What stands above the rows of the first table, and below them, stays.
 above=$(sed '/^|---|/q' RELIABILITY.md)

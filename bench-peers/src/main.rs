@@ -51,7 +51,7 @@ struct Arguments {
 enum Command {
     /// Everything below. Takes about five minutes a round.
     All,
-    /// The flash sale as its README starts it: what a denial, an admission and a sold order cost. Needs
+    /// The flash sale: what a denial, an admission and a sold order cost. Needs
     /// `cargo build --release -p seckill` first.
     Flagship,
     /// What a decision costs Redis: sixteen connections with one request under way each, one with many, and a Cluster.

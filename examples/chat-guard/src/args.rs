@@ -53,7 +53,7 @@ pub(crate) struct Args {
     pub(crate) redis: RedisFlags,
 
     /// A rule that mutes; repeat it for more. The first one replaces the recommended rules: repeat those that should stay. One of
-    /// `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION` (messages that are alike),
+    /// `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION` (messages that are alike, of at least 9 letters and digits),
     /// `peers COUNT/WINDOW mute DURATION` (private-chat peers) and
     /// `events COUNT/WINDOW mute DURATION` (messages).
     #[arg(long, value_name = "RULE", default_values_t = Rule::recommended())]

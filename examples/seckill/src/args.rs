@@ -56,8 +56,9 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) redis: RedisFlags,
 
-    /// What decides while Redis does not answer: `local` (this process alone), `local:N` (this
-    /// process as one of N servers), `open` (admit all) or `closed` (503).
+    /// What decides about the limits while Redis does not answer: `local` (this process alone: each of N servers has the
+    /// whole limits), `local:N` (this process as one of N servers), `open` (admit all) or `closed` (503). Orders are a 503
+    /// until Redis answers.
     #[arg(long, value_name = "POLICY", default_value = "local", requires = "redis")]
     pub(crate) on_failure: FailurePolicy,
 
