@@ -235,7 +235,7 @@ while key <= #KEYS do
           excess, at_us = excess - cost_in(found[i]), found[i + 1]
         end
         if #found < 2 * count then
-          return at_us + window_us - now_us
+          return at_us and at_us + window_us - now_us or window_us
         end
         first, count = first + count, first + count
       end
@@ -280,9 +280,9 @@ while key <= #KEYS do
       end
       if not error and entries > 0 then
         if (ttl_ms or call('PTTL', log)) > kept_us / 1000 + 1002 then
-          -- The clock has stepped back. The new entry must not leave before the newest one.
+          -- The clock has stepped back. The new entry must not leave before the newest one, nor all at one time.
           newest = newest or {}
-          newest[k] = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2]
+          newest[k] = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] + 1
         end
         if left_of ~= kept_us then
           left, left_of = format('%d', now_us - kept_us), kept_us
@@ -379,8 +379,11 @@ while key <= #KEYS do
       at = last + 1 + shape[at + 3]
     end
 
-    -- With one log that is no budget, and no penalty, an admission finds out by adding its entry.
-    if mode == again and (state == denied or state == admitted and logs + penalties + budgets > 1) then
+    -- With one log that is no budget, and no penalty, an admission finds out by adding its entry. A new request may have
+    -- been recorded, too: it was sent on a connection that was given up, and what became of it was written back. That it
+    -- meets its own entry is no strike.
+    if mode == again and (state == denied or state == admitted and logs + penalties + budgets > 1)
+      or mode == new and state == denied and penalties > 0 then
       for k = key, key + logs - 1 do
         local entry = budgets > 0 and entry_of[k] or member
         local found_us = not (refreshed and refreshed[k]) and try('ZSCORE', KEYS[k], entry)
@@ -457,27 +460,32 @@ while key <= #KEYS do
       for k = key, key + logs - 1 do
         local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
         local score, added = now, nil
-        if newest and newest[k] and newest[k] - now_us > 0 then
-          score, expires_of = newest[k], nil
+        if newest and newest[k] and newest[k] > now_us then
+          score, expires_of = format('%d', newest[k]), nil
         end
         if shape[at + 4] == budget then
           cost = cost_of[k]
         end
         if is_added and cost > 0 then
           if shape[at + 4] == budget then
-            local windows = windows_of[k]
-            for i = 1, windows and #windows or 0, 3 do
-              -- After a clock step, what other policies have counted may be later.
-              if score - windows[i + 2] <= 0 then
-                windows[i + 1] = windows[i + 1] + cost
+            added = try('ZADD', log, 'NX', score, entry_of[k])
+            if added == 0 then
+              -- As above. Its cost is in the sums.
+              recorded_us, is_added = call('ZSCORE', log, entry_of[k]), false
+            elseif added == 1 then
+              local windows = windows_of[k]
+              for i = 1, windows and #windows or 0, 3 do
+                -- After a clock step, what other policies have counted may be later.
+                if score - windows[i + 2] <= 0 then
+                  windows[i + 1] = windows[i + 1] + cost
+                end
               end
+              sum_of[k] = sum_of[k] + cost
+              if changed then
+                changed[k] = nil
+              end
+              added = write(k, format('%d', -1 - sum_of[k]))
             end
-            sum_of[k] = sum_of[k] + cost
-            if changed then
-              changed[k] = nil
-            end
-            local sums = format('%d', -1 - sum_of[k])
-            added = windows and write(k, sums) or try('ZADD', log, sums, name_of[k], score, entry_of[k])
           elseif refreshed and refreshed[k] then
             added = try('ZADD', log, 'GT', score, refreshed[k])
           elseif mode == new then

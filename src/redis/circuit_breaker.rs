@@ -306,11 +306,18 @@ impl CircuitBreaker {
     }
 
     /// Takes note of the server behind a new connection. Records a loss if it is not the one of before.
-    fn see(&self, server: Server) {
+    fn see(&self, mut server: Server) {
         let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = |known: &Server| known.run_id.is_some() && *known == server;
-        if known.as_ref().is_some_and(|known| !is_same(known)) {
-            self.health.record_loss();
+        if let Some(known) = &*known {
+            let is_same = known.run_id.is_some()
+                && (&known.run_id, &known.master) == (&server.run_id, &server.master);
+            if is_same && server.mark.is_none() {
+                // The next one that can be read tells.
+                server.mark.clone_from(&known.mark);
+            }
+            if !is_same || known.mark != server.mark {
+                self.health.record_loss();
+            }
         }
         *known = Some(server);
     }
@@ -319,9 +326,9 @@ impl CircuitBreaker {
     fn see_mark(&self, mark: String) {
         let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &mut *known
-            && known.mark != mark
+            && known.mark.as_ref() != Some(&mark)
         {
-            known.mark = mark;
+            known.mark = Some(mark);
             self.health.record_loss();
         }
     }

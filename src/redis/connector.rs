@@ -52,7 +52,7 @@ impl Connector {
         }
         // A server that does not tell either counts as another one.
         let run_id = value(&info, "run_id").map(ToOwned::to_owned);
-        Ok((connection, Server { master, run_id, mark: mark.unwrap_or_default() }))
+        Ok((connection, Server { master, run_id, mark: mark.ok() }))
     }
 
     /// Returns the master that more than half of the Sentinels name, if there are any.
@@ -77,13 +77,13 @@ impl Connector {
 }
 
 /// What tells whether a server still has the data that it had.
-#[derive(PartialEq, Eq)]
 pub(super) struct Server {
     /// Where it is, if Sentinels named it.
     pub(super) master: Option<Address>,
     /// The identity of the process, if Redis tells it.
     pub(super) run_id: Option<String>,
-    pub(super) mark: String,
+    /// None if it could not be read or made, as on a master that lacks replicas.
+    pub(super) mark: Option<String>,
 }
 
 /// Returns the mark that is lost when the data is, and makes one if there is none.

@@ -214,8 +214,13 @@ impl State {
     /// Takes note of a request that was admitted here, or by a Redis that may have lost it.
     pub(super) fn admit(&mut self, check: &Check, at: Instant, origin: Origin) {
         for (log, places) in check.costs().filter(|(_, places)| *places > 0) {
-            let request = Request { initial: places, places, at, origin };
-            self.set(log, log.entry_id(check.id), request);
+            let (id, request) =
+                (log.entry_id(check.id), Request { initial: places, places, at, origin });
+            let known = self.logs.get(log).and_then(|it| it.requests.get(&id));
+            // A value that was seen again since leaves no earlier.
+            if !log.policy.refreshes() || known.is_none_or(|known| known.at <= at) {
+                self.set(log, id, request);
+            }
         }
     }
 

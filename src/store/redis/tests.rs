@@ -562,6 +562,78 @@ impl Clocked {
     }
 }
 
+/// It was sent on a connection that was given up, and arrives after the process has decided, and has written that.
+#[tokio::test]
+async fn check_that_runs_after_its_write_back_counts_once() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let costs = Policy::new("costs").quota(Quota::per_hour(20)).quota(Quota::per_minute(20));
+    let costs = LogId::new(Arc::new(costs.budget()), "alice");
+    let banned = Policy::new("once").quota(Quota::per_hour(1)).penalty("1/1h:1h".parse().unwrap());
+    let banned = LogId::new(Arc::new(banned), "alice");
+    let check = Check::new([costs.clone(), banned.clone()]).at_cost(6);
+    for _ in 0..2 {
+        let request = request(check.clone(), Mode::New);
+        let outcome = store.0.checks.call([request].iter()).await.unwrap().remove(0).unwrap();
+        assert!(outcome.unwrap().admitted);
+    }
+    assert!(Store::ban(&store, &banned).await.unwrap().is_none(), "it has met its own entry");
+    let alone = Check::new([costs.clone()]);
+    let late = alone.at_cost(6);
+    for _ in 0..2 {
+        let request = request(late.clone(), Mode::New);
+        store.0.checks.call([request].iter()).await.unwrap().remove(0).unwrap();
+    }
+    let peeked = Store::peek(&store, &alone).await.unwrap();
+    let left = peeked.logs()[0].quotas().iter().map(|quota| quota.remaining());
+    assert_eq!(left.collect::<Vec<_>>(), [8, 8]);
+}
+
+/// The reply of Redis about it is read after a decision here.
+#[tokio::test]
+async fn value_stays_for_as_long_as_it_was_last_seen() {
+    let store = RedisStore::connect_lazy("redis://127.0.0.1:1").unwrap();
+    let policy = Policy::new("peers").quota(Quota::per_hour(LIMIT)).distinct();
+    let log = LogId::new(Arc::new(policy), "alice").with_value("bob");
+    let now = Instant::now();
+    for (at, origin) in [(now, Origin::Here), (now - Duration::from_secs(1), Origin::Redis)] {
+        store.0.journal.with(|state| state.admit(&Check::new([log.clone()]), at, origin));
+    }
+    let [(_, noted)] = claim(&store, &log).requests[..] else { panic!("one value") };
+    assert_eq!(noted.at, now);
+}
+
+/// A replica that is away for a while takes no data along.
+#[tokio::test]
+async fn master_that_lacks_a_replica_for_a_while_has_lost_nothing() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    for (wanted, seconds) in [("0", 1), ("1", 3), ("0", 3)] {
+        server.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", wanted]).await;
+        for _ in 0..10 * seconds {
+            let _ = Store::admit(&store, &check("alice")).await;
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+    assert_eq!(store.0.health.losses(), 0);
+}
+
+/// So that they don't leave all at one time either.
+#[tokio::test]
+async fn requests_after_a_step_back_have_timestamps_of_their_own() {
+    let mut clocked = Clocked::start().await;
+    clocked.clock.advance(Duration::from_secs(100)).await;
+    assert!(clocked.store.admit_one(&check("alice")).await);
+    clocked.clock.step_back(Duration::from_secs(90)).await;
+    for _ in 1..LIMIT {
+        assert!(clocked.store.admit_one(&check("alice")).await);
+    }
+    let log = Cmd::zrange_withscores("clock:{=alice}:user:1h", 0, -1);
+    let entries: Vec<(Vec<u8>, f64)> = clocked.store.commands().query(&log).await.unwrap();
+    let timestamps = entries.iter().map(|(_, at)| at - entries[0].1);
+    assert_eq!(timestamps.collect::<Vec<_>>(), [0.0, 1.0, 2.0, 3.0, 4.0]);
+}
+
 /// A process writes what it knows of a log. Meanwhile another process resets the log, and the call takes a
 /// while to arrive: the request looks newer than the reset.
 #[tokio::test]
