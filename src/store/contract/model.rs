@@ -78,7 +78,7 @@ impl Model {
                 let entries = self.log(log);
                 // If the clock has stepped back, the entry must not leave before the newest one.
                 let newest_us = entries.newest_us().filter(|it| it / 1_000 > now_us / 1_000 + 1);
-                let at_us = newest_us.unwrap_or(now_us);
+                let at_us = newest_us.map_or(now_us, |it| it + 1);
                 let entry = Entry { at_us, id: log.entry_id(id) };
                 if cost > 0 && !log.policy.refreshes() {
                     entries.add(entry, log.kept_cost(cost));
