@@ -99,7 +99,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
             StockError::Lost(sku) => format!(
                 "Redis has lost the stock of {sku}, and maybe its orders\n\
                  hint: restore both from a backup, or save what {prefix}:{{SKU}}:orders and :paid still hold, \
-                 for who has paid gets nothing of a new sale, and begin one: {}",
+                 for who has paid gets nothing of a new sale, and begin one, with the -h, -p and -n of --redis: {}",
                 new_sales(prefix, &[&sku], on_sale.len() == 1)
             )
             .into(),

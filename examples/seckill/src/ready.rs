@@ -65,7 +65,7 @@ impl Standstill {
                 hint: format!(
                     "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what \
                      {prefix}:{{SKU}}:orders and :paid still hold, for who has paid gets nothing of a new sale, and begin \
-                     one: `{}`. Then start them.",
+                     one: `{}`, with the -h, -p and -n of --redis. Then start them.",
                     new_sales(prefix, &lost, lost.len() == skus.len())
                 ),
                 is_whole,

@@ -222,7 +222,7 @@ async fn pay(
     path: PathText,
     body: WholeBody,
 ) -> Result<Json<Value>, Problem> {
-    let id = order_id(path)?;
+    let id = order_id(path).inspect_err(|_| shop.meter.count_payment(Some(Outcome::Unknown)))?;
     let payment = body.object().ok().map(|Payment { payment_id }| payment_id);
     let payment =
         payment.filter(|id| (1..=LONGEST_PAYMENT_ID).contains(&id.len())).ok_or_else(|| {

@@ -1,11 +1,13 @@
 //! [`Levels`]: the policies that messages are held to, made from a [`Document`] and lowered by the controller.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use example_support::policies::PolicySet;
-use serde::{Deserialize, Serialize};
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
 use crate::message::Message;
@@ -27,10 +29,38 @@ const KEPT: Duration = Duration::from_secs(60);
 pub(crate) struct Document {
     /// What one institution may take of each limit that institutions share, in percent.
     pub(crate) institution_share: u32,
+    #[serde(deserialize_with = "once")]
     pub(crate) institutions: BTreeMap<String, String>,
+    #[serde(deserialize_with = "once")]
     pub(crate) channels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "once")]
     pub(crate) destinations: BTreeMap<String, String>,
     pub(crate) receiver: String,
+}
+
+/// Reads a list whose members are there once.
+fn once<'de, D: Deserializer<'de>>(list: D) -> Result<BTreeMap<String, String>, D::Error> {
+    struct Once;
+
+    impl<'de> Visitor<'de> for Once {
+        type Value = BTreeMap<String, String>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object of limits")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+            let mut limits = BTreeMap::new();
+            while let Some((name, limit)) = list.next_entry::<String, String>()? {
+                if let Some(name) = limits.insert(name.clone(), limit).map(|_| name) {
+                    return Err(A::Error::custom(format_args!("{name:?} is there twice")));
+                }
+            }
+            Ok(limits)
+        }
+    }
+
+    list.deserialize_map(Once)
 }
 
 /// What is wrong with a document.

@@ -291,6 +291,15 @@ fn a_failed_start_names_the_way_out() {
         (good.replace("5/1s", "5/second"), [].as_slice(), "receiver: quota number 1"),
         (good.replace("channels", "chanels"), &[], "unknown field `chanels`"),
         (
+            good.replacen(
+                r#""institutions":{"#,
+                r#""institutions":{"bank":"1/1s","bank":"9/1s","#,
+                1,
+            ),
+            &[],
+            "\"bank\" is there twice",
+        ),
+        (
             good.clone(),
             &["--hold", "5s", "--hold-messages", "8192"],
             "--hold-messages must be below",

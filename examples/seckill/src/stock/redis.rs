@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use redis::pipe;
+use redis::{Value, pipe};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use tokio::sync::{mpsc, oneshot};
@@ -53,8 +53,8 @@ pub(crate) struct RedisStock {
     on_sale: HashMap<Sku, Arc<OnSale>>,
 }
 
-/// Who wants to know what the replicas have of what was written before.
-type Caller = oneshot::Sender<Result<Replication, StoreError>>;
+/// Who wants to know what the replicas have of what was written before, and in which history that was.
+type Caller = (String, oneshot::Sender<Result<Replication, StoreError>>);
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
 
 /// Of a history the replicas that there were last, and when one of those before them had left.
@@ -99,6 +99,8 @@ struct OnSale {
     seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
     /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
     history: AtomicU64,
+    /// Why the replicas did not confirm what was asked about last, if so.
+    unconfirmed: Mutex<Option<StockError>>,
     /// The last order and the last payment, as Redis has told for sure.
     last: Mutex<[String; 2]>,
     followers: Mutex<HashMap<String, Followers>>,
@@ -111,8 +113,13 @@ impl OnSale {
         if histories.len() >= MOST_HISTORIES {
             histories.clear();
         }
-        // Those of an old master stay: one connection may be to it, and another to the new one.
-        let (online, left) = histories.entry(replicas.history.clone()).or_default();
+        let most = histories.values().map(|(online, _)| online.len()).max().unwrap_or(0);
+        // Those of an old master stay: one connection may be to it, and another to the new one. Who is not there yet, after a
+        // restart or a failover, may be the next master.
+        let (online, left) = histories.entry(replicas.history.clone()).or_insert_with(|| {
+            let is_missed = replicas.online.len() < most;
+            (Vec::new(), is_missed.then(Instant::now))
+        });
         let count = |all: &[String], it| all.iter().filter(|other| *other == it).count();
         if online.iter().any(|it| count(&replicas.online, it) < count(online, it)) {
             *left = Some(Instant::now());
@@ -134,17 +141,21 @@ impl OnSale {
         wanted: u32,
     ) -> Result<Option<StockError>, StoreError> {
         let (caller, replicas) = oneshot::channel();
-        let _ = self.callers.send(caller);
-        let mut replicas = replicas.await.map_err(|_| malformed("expected a reply to each"))??;
-        // Another master may lack what this one has told.
-        if replicas.history != told_by.history {
-            replicas.confirmed = 0;
-        }
-        let trouble = self.trouble(&replicas, wanted);
-        if trouble.is_none() {
+        let _ = self.callers.send((told_by.history.clone(), caller));
+        let replicas = replicas.await.map_err(|_| malformed("expected a reply to each"));
+        let confirmed = replicas.and_then(|it| it).map(|mut replicas| {
+            // Another master may lack what this one has told.
+            if replicas.history != told_by.history {
+                replicas.confirmed = 0;
+            }
+            self.trouble(&replicas, wanted)
+        });
+        if matches!(confirmed, Ok(None)) {
             self.history.fetch_max(count, Ordering::Relaxed);
         }
-        Ok(trouble)
+        let trouble = confirmed.clone().unwrap_or_else(|error| Some(error.into()));
+        lock(&self.unconfirmed).clone_from(&trouble);
+        confirmed
     }
 }
 
@@ -195,7 +206,12 @@ async fn confirm_together(
             .map(|(confirmed, info)| Replication { confirmed, ..Replication::of(&info) })
             // What it is asked about was executed.
             .map_err(|error| StoreError::Uncertain { source: Box::new(error) });
-        callers.drain(..).for_each(|caller| drop(caller.send(told.clone())));
+        let is_elsewhere = |it: &Replication| callers.iter().any(|(of, _)| *of != it.history);
+        if told.as_ref().is_ok_and(is_elsewhere) && !replicas.on_cluster {
+            // One of the two masters is the old one. The next connection leads to where the name does now.
+            let _ = commands.query::<Value>(&redis::cmd("QUIT")).await;
+        }
+        callers.drain(..).for_each(|(_, caller)| drop(caller.send(told.clone())));
     }
 }
 
@@ -277,12 +293,16 @@ impl RedisStock {
             tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
         }
         let unseen = (Instant::now(), Err(StoreError::Unavailable.into()), None);
+        let wanted = self.replicas.wanted;
+        let nothing = StockError::NotReplicated { confirmed: 0, wanted };
         Ok(OnSale {
             callers,
             kept,
             draw,
             seen: Mutex::new(unseen),
             history: AtomicU64::new(0),
+            // Until they have confirmed something.
+            unconfirmed: Mutex::new((wanted > 0).then_some(nothing)),
             last: Mutex::default(),
             followers: Mutex::default(),
         })
@@ -352,8 +372,9 @@ impl RedisStock {
     }
 
     pub(super) fn trouble(&self, sku: &Sku) -> Option<StockError> {
-        let at_look = self.on_sale.get(sku).and_then(|it| lock(&it.seen).2.clone());
-        at_look.or_else(|| self.level(sku).err())
+        let on_sale = self.on_sale.get(sku)?;
+        let at_look = lock(&on_sale.seen).2.clone();
+        at_look.or_else(|| self.level(sku).err()).or_else(|| lock(&on_sale.unconfirmed).clone())
     }
 
     pub(super) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
@@ -391,9 +412,9 @@ impl RedisStock {
             }
             sent => sent?,
         };
-        match (sent.reply.outcome, sent.trouble) {
-            (Outcome::SoldOut | Outcome::TurnOver | Outcome::Over, _) | (_, None) => Ok(sent.reply),
-            (_, Some(trouble)) => Err(trouble),
+        match sent.trouble {
+            Some(trouble) if !is_refusal(sent.reply.outcome) => Err(trouble),
+            _ => Ok(sent.reply),
         }
     }
 
@@ -423,9 +444,12 @@ impl RedisStock {
         }
         let replicas = (!info.is_empty()).then(|| Replication::of(&info));
         let mut trouble = replicas.as_ref().and_then(|it| on_sale.trouble(it, wanted));
-        let is_unsure = now_history > history.load(Ordering::Relaxed);
+        let is_unsure =
+            now_history > history.load(Ordering::Relaxed) || lock(&on_sale.unconfirmed).is_some();
         match replicas {
             None if wanted == 0 => drop(history.fetch_max(now_history, Ordering::Relaxed)),
+            // Nobody got anything that could be lost.
+            Some(_) if is_refusal(outcome) => {}
             Some(by) if op != "tick" => trouble = on_sale.confirm(by, now_history, wanted).await?,
             // A failover may take back what too few replicas have.
             Some(by) if is_unsure => {
@@ -449,4 +473,8 @@ impl RedisStock {
     fn key(&self, sku: &Sku, what: &str) -> String {
         format!("{}:{{{sku}}}:{what}", self.prefix)
     }
+}
+
+fn is_refusal(outcome: Outcome) -> bool {
+    matches!(outcome, Outcome::SoldOut | Outcome::TurnOver | Outcome::Over)
 }

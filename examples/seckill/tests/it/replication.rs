@@ -136,9 +136,11 @@ async fn order_that_no_replica_confirms_is_a_503() {
     let refused = server.order("iphone", "alice").await;
     refused.problem(503);
     assert!(refused.json()["detail"].as_str().unwrap().starts_with("It may stand."));
+    let _replica = redis.start_replica().await;
+    let why = async || ready().await.body.contains("'wait'");
+    eventually("it is not ready with a replica either", why).await;
     redis.run::<()>(&["ACL", "SETUSER", "limiter", "+wait"]).await;
     // The order of the first try, once a replica has it.
-    let _replica = redis.start_replica().await;
     let is_known = async || server.order("iphone", "alice").await.status == 409;
     eventually("the replica confirms it", is_known).await;
     eventually("it is ready", async || ready().await.status == 200).await;
@@ -271,6 +273,47 @@ async fn a_failover_of_a_live_master_loses_no_201() {
     }
 }
 
+/// One that does not follow a master that has restarted may be the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_order_is_taken_while_a_replica_has_not_come_back() {
+    let mut master = Redis::start_durable().await;
+    let (_far, way) = replica_of(&master).await;
+    let _near = master.start_replica().await;
+    let server = waiting_for(&master.url(), "1", &["--stock", "iphone=99"]);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    way.set(Fault::Cut);
+    master.restart().await;
+    let begin = Instant::now();
+    for number in 0.. {
+        let refused = server.order("iphone", &format!("user-{number}")).await;
+        refused.problem(503);
+        if begin.elapsed() > Duration::from_secs(4) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    way.set(Fault::None);
+    // An order with a 503 may stand.
+    let is_placed =
+        async || matches!(server.order("iphone", "bob").await.status.as_u16(), 201 | 409);
+    eventually("the sale goes on", is_placed).await;
+}
+
+/// A customer who gets nothing loses nothing in a failover.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sold_out_waits_for_no_replica() {
+    let master = Redis::start().await;
+    let (_replica, way) = replica_of(&master).await;
+    let server = waiting_for(&master.url(), "1", &["--stock", "iphone=1"]);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    way.set(Fault::Stall);
+    let waits = master.call_count("wait").await;
+    for user in ["bob", "carol", "dave"] {
+        server.order("iphone", user).await.problem(410);
+    }
+    assert_eq!(master.call_count("wait").await, waits);
+}
+
 /// It may be the new master, which the others follow one after the other.
 #[tokio::test]
 async fn no_order_is_taken_after_a_replica_has_left() {
@@ -340,9 +383,16 @@ async fn a_master_that_comes_back_older_sells_nothing_again() {
     eventually("the loss is seen", is_seen).await;
 }
 
-/// What asks for the replicas leads to the new master already, and the orders to the old one, which will lose them.
+/// One of two connections leads to the new master already, and the other to the old one, which lives on: that of the orders,
+/// which it will lose, or what asks for the replicas.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_of_another_master_confirm_no_order() {
+    for orders_stay in [true, false] {
+        other_connections_follow(orders_stay).await;
+    }
+}
+
+async fn other_connections_follow(orders_stay: bool) {
     let master = Redis::start().await;
     let replica = master.start_replica().await;
     let _further = replica.start_replica().await;
@@ -351,16 +401,19 @@ async fn replicas_of_another_master_confirm_no_order() {
     let order = server.order("iphone", "alice").await.json();
     until_ready(&server).await;
     let clients: String = master.run(&["CLIENT", "LIST", "TYPE", "normal"]).await;
-    let waits = clients.lines().find(|it| it.contains(" cmd=info ")).unwrap();
-    let id = waits.split(' ').next().unwrap().strip_prefix("id=").unwrap();
     replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     name.lead_to(replica.port());
-    master.run::<()>(&["CLIENT", "KILL", "ID", id]).await;
-    for _ in 0..5 {
-        // Unlike an order, it asks no limiter, which would find the old master out.
-        assert_eq!(pay(&server, &order, "1").await.problem(503), "/problems/not-replicated");
+    for client in clients.lines().filter(|it| it.contains(" cmd=info ") == orders_stay) {
+        let id = client.split(' ').next().unwrap().strip_prefix("id=").unwrap();
+        let _ = master.run::<redis::Value>(&["CLIENT", "KILL", "ID", id, "SKIPME", "yes"]).await;
     }
-    master.run::<()>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    if orders_stay {
+        for _ in 0..5 {
+            // Unlike an order, it asks no limiter, which would find the old master out.
+            assert_eq!(pay(&server, &order, "1").await.problem(503), "/problems/not-replicated");
+        }
+        master.run::<()>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+    }
     let is_paid = async || pay(&server, &order, "1").await.status == 200;
     eventually("all lead to the new one", is_paid).await;
 }
