@@ -23,10 +23,12 @@ fn process(store: &RedisStore) -> (Limiter, Bans) {
     (Limiter::new(policy(), store.clone()), Bans::new(policy(), store.clone()))
 }
 
+/// What is known of bans holds in an outage, whatever a policy without a penalty admits meanwhile.
 #[tokio::test]
 async fn ban_holds_in_an_outage_unless_it_was_lifted() {
     let mut redis = Redis::start().await;
-    let (ours, our_bans) = process(&store(redis.url()).await);
+    let our_store = store(redis.url()).await;
+    let (ours, our_bans) = process(&our_store);
     let (_, their_bans) = process(&store(redis.url()).await);
     for (bans, banned, lifted) in [(&our_bans, "mallory", "eve"), (&their_bans, "trudy", "oscar")] {
         for user in [banned, lifted] {
@@ -37,37 +39,90 @@ async fn ban_holds_in_an_outage_unless_it_was_lifted() {
     }
     assert!(admit(&ours, "oscar").await, "and so it is known here");
     our_bans.impose("peggy", Duration::from_secs(2), "for a while").await.unwrap();
+    // A policy without a penalty says nothing about bans.
+    our_bans.impose("victor", HOUR, "sells accounts").await.unwrap();
+    assert!(admit(&Limiter::new(user(50), our_store), "victor").await);
     redis.kill();
-    for (user, passes) in
-        [("mallory", false), ("trudy", false), ("eve", true), ("oscar", true), ("alice", true)]
-    {
+    for (user, passes) in [
+        ("mallory", false),
+        ("trudy", false),
+        ("victor", false),
+        ("eve", true),
+        ("oscar", true),
+        ("alice", true),
+    ] {
         assert_eq!(admit(&ours, user).await, passes, "{user}");
     }
     eventually("a ban ends here as in Redis", async || admit(&ours, "peggy").await).await;
 }
 
+/// What another process lifts in an outage stays lifted. What this one bans is written, raises the level, and does not follow
+/// from its share of the quota.
 #[tokio::test]
-async fn ban_lifted_elsewhere_stays_lifted() {
+async fn outage_leaves_the_bans_that_it_should() {
     let redis = Redis::start().await;
     let far = Far::from(&redis).await;
     let (ours, _) = process(&far.store);
     let (_, their_bans) = process(&store(redis.url()).await);
     their_bans.impose("mallory", HOUR, "by mistake").await.unwrap();
     assert!(!admit(&ours, "mallory").await, "and so it is known here");
+    let strict =
+        |policy: Policy, penalty: &str| PolicyHandle::new(policy.penalty(penalty.parse().unwrap()));
+    let brief = Policy::new("brief").quota(Quota::new(1, Duration::from_secs(1)));
+    let jobs = Policy::new("jobs").quota(Quota::new(1, Duration::from_millis(1_500))).in_flight();
+    let shared = Policy::new("shared").quota(Quota::per_hour(10));
+    let policies = [(brief, "1/10m:2s,1h"), (shared, "1/10m:1h"), (jobs, "1/10m:1h")];
+    let policies = policies.map(|(policy, penalty)| strict(policy, penalty));
+    let [levels, shares, runs] = policies.each_ref().map(|it| limiter(it, &far.store));
+    // In an outage each of five processes admits a fifth.
+    let shares = shares.failure_policy(FailurePolicy::local(5));
+    let permit = runs.acquire("mallory", Duration::ZERO).await.unwrap();
+    let banned_for = async || levels.check("mallory").await.unwrap().usage().banned_for();
+
     far.cut().await;
     assert!(!admit(&ours, "mallory").await);
     their_bans.lift("mallory").await.unwrap();
+    for admitted in [true, true, false] {
+        assert_eq!(admit(&shares, "alice").await, admitted);
+    }
+    // The request in flight renews its place, whatever its key is banned for.
+    sleep(Duration::from_millis(700)).await;
+    let denied = runs.check("mallory").await.unwrap();
+    assert_eq!(denied.decided_by(), DecidedBy::LocalLog);
+    assert!(denied.usage().banned_for().is_some());
+    // At the end: a ban that is over is not written.
+    assert!(admit(&levels, "mallory").await);
+    assert!(banned_for().await.is_some_and(|left| left <= Duration::from_secs(2)));
+
     far.mend().await;
-    assert!(admit(&ours, "mallory").await);
+    assert!(admit(&ours, "mallory").await, "it was lifted");
     assert!(their_bans.get("mallory").await.unwrap().is_none());
+    let third = shares.check("alice").await.unwrap();
+    assert_eq!(third.decided_by(), DecidedBy::Store);
+    assert!(third.is_admitted(), "the third of ten: {:?}", third.usage().banned_for());
+    sleep(Duration::from_millis(700)).await;
+    let of_jobs = Bans::new(&policies[2], redis.store().await);
+    assert!(of_jobs.get("mallory").await.unwrap().is_some(), "Redis knows the ban");
+    permit.release().await;
+    assert!(!admit(&runs, "mallory").await, "banned for an hour");
+    let is_known = async || redis.keys().await.iter().any(|key| key.ends_with(":brief:ban"));
+    eventually("the ban is written", is_known).await;
+    sleep(Duration::from_millis(2_100)).await;
+    assert!(admit(&levels, "mallory").await);
+    assert!(banned_for().await.is_some_and(|left| left > HOUR / 2), "the next level");
 }
 
-/// Another process makes a ban shorter, and this one sees the shorter one.
+/// Redis restarts with all of its data, and is then gone. Another process has made a ban shorter, and lifted one and once
+/// more to be sure.
 #[tokio::test]
-async fn ban_shortened_elsewhere_stays_short() {
+async fn ban_shortened_or_lifted_elsewhere_stays_so() {
     let mut redis = Redis::start_durable().await;
-    let (ours, _) = process(&store(redis.url()).await);
+    let (ours, our_bans) = process(&store(redis.url()).await);
     let (theirs, their_bans) = process(&store(redis.url()).await);
+    our_bans.impose("oscar", HOUR, "by mistake").await.unwrap();
+    for was_there in [true, false] {
+        assert_eq!(their_bans.lift("oscar").await.unwrap(), was_there);
+    }
     for user in ["mallory", "trudy"] {
         their_bans.impose(user, HOUR, "by mistake").await.unwrap();
         assert!(!admit(&ours, user).await, "and so it is known here");
@@ -81,15 +136,18 @@ async fn ban_shortened_elsewhere_stays_short() {
     let is_short = async || banned_for("mallory").await.is_some_and(|left| left <= HOUR / 2);
     assert!(is_short().await);
     assert_eq!(banned_for("trudy").await, None, "full, and not banned");
+    sleep(Duration::from_millis(1_100)).await;
     redis.restart().await;
     until_redis_decides(&ours).await;
     assert!(is_short().await, "after a restart");
+    assert!(admit(&ours, "oscar").await, "it was lifted");
     redis.kill();
     assert!(is_short().await, "in an outage");
     assert_eq!(banned_for("trudy").await, None, "in an outage");
 }
 
-/// The log of a banned key and its ban are written once after a loss, and not again for each request.
+/// Redis loses a ban again and again. It is known before a check has written it. The log of the banned key and its ban are
+/// written once after a loss, and not again for each request.
 #[tokio::test]
 async fn ban_outlives_the_memory_of_redis() {
     let mut redis = Redis::start().await;
@@ -99,6 +157,10 @@ async fn ban_outlives_the_memory_of_redis() {
     }
     bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
     assert!(!admit(&limiter, "mallory").await);
+    redis.restart().await;
+    until_redis_decides(&limiter).await;
+    let again = bans.impose_if_longer("mallory", HOUR, "sells accounts").await.unwrap();
+    assert!(!again.is_new, "it stands");
     redis.restart().await;
     until_redis_decides(&limiter).await;
     // What was known from before is forgotten.
@@ -113,6 +175,9 @@ async fn ban_outlives_the_memory_of_redis() {
     assert!(made <= 5 + 3 * took.as_secs(), "{made} calls in {took:?}");
     let (_, their_bans) = process(&store(redis.url()).await);
     assert!(their_bans.get("mallory").await.unwrap().is_some(), "Redis knows the ban");
+    redis.restart().await;
+    until_redis_decides(&limiter).await;
+    assert!(bans.get("mallory").await.unwrap().is_some(), "as a check would say");
 }
 
 /// A check is admitted, and its reply waits to be read. Meanwhile this process bans the key by hand, or another of its checks
@@ -148,18 +213,6 @@ async fn ban_outlives_an_earlier_admission() {
     }
 }
 
-/// A policy without a penalty says nothing about bans, whatever it admits.
-#[tokio::test]
-async fn ban_outlives_an_admission_that_it_does_not_concern() {
-    let mut redis = Redis::start().await;
-    let store = store(redis.url()).await;
-    let (limiter, bans) = process(&store);
-    bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
-    assert!(admit(&Limiter::new(user(50), store), "mallory").await);
-    redis.kill();
-    assert!(!admit(&limiter, "mallory").await, "banned for an hour");
-}
-
 /// A settlement in the other log of the check frees places there, and says nothing of the ban.
 #[tokio::test]
 async fn ban_is_noted_beside_a_settlement_in_another_log() {
@@ -183,38 +236,6 @@ async fn ban_is_noted_beside_a_settlement_in_another_log() {
     assert!(!mallory().await.is_admitted(), "banned for an hour");
 }
 
-/// Another process lifts a ban, and once more to be sure. Then Redis restarts, with all of its data.
-#[tokio::test]
-async fn ban_lifted_twice_stays_lifted() {
-    let mut redis = Redis::start_durable().await;
-    let (limiter, bans) = process(&store(redis.url()).await);
-    let (_, their_bans) = process(&store(redis.url()).await);
-    bans.impose("mallory", HOUR, "by mistake").await.unwrap();
-    for was_there in [true, false] {
-        assert_eq!(their_bans.lift("mallory").await.unwrap(), was_there);
-    }
-    sleep(Duration::from_millis(1_100)).await;
-    redis.restart().await;
-    until_redis_decides(&limiter).await;
-    assert!(admit(&limiter, "mallory").await, "it was lifted");
-}
-
-/// Redis has lost the ban when it is lifted, and another process knows of it.
-#[tokio::test]
-async fn ban_lifted_after_a_loss_stays_lifted() {
-    let redis = Redis::start().await;
-    let (limiter, bans) = process(&store(redis.url()).await);
-    let (_, their_bans) = process(&store(redis.url()).await);
-    bans.impose("mallory", HOUR, "by mistake").await.unwrap();
-    redis.run::<()>(&["FLUSHALL"]).await;
-    assert!(!their_bans.lift("mallory").await.unwrap());
-    // This process may ask about mallory first before it has seen the loss.
-    for user in ["alice", "mallory", "mallory"] {
-        sleep(Duration::from_millis(1_100)).await;
-        assert!(admit(&limiter, user).await, "{user}");
-    }
-}
-
 /// Redis has lost a ban and admits a request before the process knows of the loss.
 #[tokio::test]
 async fn ban_stands_for_a_request_that_redis_admits_after_a_loss() {
@@ -229,25 +250,6 @@ async fn ban_stands_for_a_request_that_redis_admits_after_a_loss() {
     notice_a_flush(&redis, &limiter).await;
     let early = early.await.unwrap().is_admitted();
     assert_eq!([early, admit(&limiter, "alice").await], [false, false]);
-}
-
-/// A client is banned in an outage. Its next ban is that of the next level.
-#[tokio::test]
-async fn ban_in_an_outage_raises_the_level() {
-    let redis = Redis::start().await;
-    let far = Far::from(&redis).await;
-    let policy = Policy::new("user").quota(Quota::new(1, Duration::from_secs(1)));
-    let limiter = far.limiter(policy.penalty("1/10m:2s,1h".parse().unwrap()));
-    let banned_for = async || limiter.check("mallory").await.unwrap().usage().banned_for();
-    far.cut().await;
-    assert!(admit(&limiter, "mallory").await);
-    assert!(banned_for().await.is_some_and(|left| left <= Duration::from_secs(2)));
-    far.mend().await;
-    let is_known = async || redis.keys().await.iter().any(|key| key.ends_with(":ban"));
-    eventually("the ban is written", is_known).await;
-    sleep(Duration::from_millis(2_100)).await;
-    assert!(admit(&limiter, "mallory").await);
-    assert!(banned_for().await.is_some_and(|left| left > HOUR / 2));
 }
 
 /// Redis lifts a ban, and its reply is lost. A repetition would find none.
@@ -290,40 +292,20 @@ async fn ban_in_an_outage_outlives_a_longer_window() {
     assert!(!decision.is_admitted(), "banned for an hour");
 }
 
-/// A request in flight renews its place in an outage, whatever its key is banned for. Then the key is banned.
+/// Whoever bans a client that hangs up, or lifts a ban, has no time to wait for the reply.
 #[tokio::test]
-async fn ban_in_an_outage_is_written_beside_a_request_in_flight() {
+async fn ban_is_imposed_and_lifted_if_the_caller_leaves() {
     let redis = Redis::start().await;
-    let far = Far::from(&redis).await;
-    let policy = Policy::new("jobs").quota(Quota::new(1, Duration::from_millis(1_500))).in_flight();
-    let policy = PolicyHandle::new(policy.penalty("1/10m:1h".parse().unwrap()));
-    let limiter = limiter(&policy, &far.store);
-    let permit = limiter.acquire("mallory", Duration::ZERO).await.unwrap();
-    far.cut().await;
-    sleep(Duration::from_millis(700)).await;
-    let denied = limiter.check("mallory").await.unwrap();
-    assert_eq!(denied.decided_by(), DecidedBy::LocalLog);
-    assert!(denied.usage().banned_for().is_some());
-    far.mend().await;
-    sleep(Duration::from_millis(700)).await;
-    let their_bans = Bans::new(&policy, redis.store().await);
-    assert!(their_bans.get("mallory").await.unwrap().is_some(), "Redis knows the ban");
-    permit.release().await;
-    assert!(!admit(&limiter, "mallory").await, "banned for an hour");
-}
-
-/// Whoever lifts a ban has no time to wait for the reply.
-#[tokio::test]
-async fn lifted_ban_is_not_remembered_if_the_caller_leaves() {
-    let redis = Redis::start().await;
-    let store = redis.store().await;
-    let (limiter, bans) = process(&store);
-    bans.impose("mallory", HOUR, "by mistake").await.unwrap();
+    let (limiter, bans) = process(&redis.store().await);
+    let is_banned = async || redis.keys().await.iter().any(|key| key.ends_with(":ban"));
+    let mut impose = task::spawn(bans.impose("mallory", HOUR, "by mistake"));
+    assert_pending!(impose.poll());
+    drop(impose);
+    eventually("Redis has imposed it", async || is_banned().await).await;
     assert!(!admit(&limiter, "mallory").await, "remembered for a second");
     let mut lift = task::spawn(bans.lift("mallory"));
     assert_pending!(lift.poll());
-    let is_lifted = async || !redis.keys().await.iter().any(|key| key.ends_with(":ban"));
-    eventually("Redis has lifted it", is_lifted).await;
+    eventually("Redis has lifted it", async || !is_banned().await).await;
     drop(lift);
     assert!(admit(&limiter, "mallory").await);
 }
@@ -387,22 +369,29 @@ async fn ban_outlives_a_flush() {
     }
 }
 
-/// Redis is flushed, and another process bans the key for less before this one has noticed.
+/// Redis is flushed, and before this process has noticed another one lifts a ban, and imposes one for less.
 #[tokio::test]
-async fn ban_outlives_a_flush_and_a_shorter_one() {
+async fn ban_outlives_a_flush_unless_it_was_lifted_since() {
     let redis = Redis::start().await;
     let (limiter, bans) = process(&store(redis.url()).await);
     let (_, their_bans) = process(&store(redis.url()).await);
-    bans.impose("mallory", HOUR, "spam").await.unwrap();
+    for user in ["mallory", "oscar"] {
+        bans.impose(user, HOUR, "spam").await.unwrap();
+    }
     sleep(Duration::from_millis(1_200)).await;
     // The next look is a second later.
     assert!(admit(&limiter, "bob").await);
     redis.run::<()>(&["FLUSHALL"]).await;
+    assert!(!their_bans.lift("oscar").await.unwrap());
     their_bans.impose("mallory", Duration::from_secs(60), "spam").await.unwrap();
     assert!(!admit(&limiter, "mallory").await);
     notice_a_loss(&limiter).await;
     let left = limiter.check("mallory").await.unwrap().usage().banned_for();
     assert!(left.is_some_and(|left| left > HOUR / 2), "banned for an hour: {left:?}");
+    for _ in 0..2 {
+        assert!(admit(&limiter, "oscar").await, "it was lifted");
+        sleep(Duration::from_millis(1_100)).await;
+    }
 }
 
 /// Whether Redis has lost a ban is not known, because that reply is lost. So the other ban in the outcome holds in the outage
@@ -450,18 +439,6 @@ async fn ban_lifted_elsewhere_is_over_for_a_user_of_few_rights() {
     assert!(admit(&limiter, "mallory").await);
 }
 
-/// Whoever bans a client that hangs up has no time to wait for the reply.
-#[tokio::test]
-async fn ban_is_imposed_if_the_caller_leaves() {
-    let redis = Redis::start().await;
-    let (_, bans) = process(&store(redis.url()).await);
-    let mut impose = task::spawn(bans.impose("mallory", HOUR, "spam"));
-    assert_pending!(impose.poll());
-    drop(impose);
-    let is_banned = async || bans.get("mallory").await.unwrap().is_some();
-    eventually("it is imposed", is_banned).await;
-}
-
 /// The reply to who meets a ban is read after Redis has lost it.
 #[tokio::test]
 async fn ban_that_is_lost_before_its_reply_is_read_is_written_back() {
@@ -480,40 +457,6 @@ async fn ban_that_is_lost_before_its_reply_is_read_is_written_back() {
     let is_written = async || redis.run::<i64>(&["EXISTS", "tsw:{=mallory}:user:ban"]).await == 1;
     eventually("Redis has it", is_written).await;
     assert!(!admit(&limiter, "mallory").await);
-}
-
-/// In an outage each of five processes admits a fifth. Who is denied for that has not been above the quota.
-#[tokio::test]
-async fn share_of_a_process_brings_no_ban() {
-    let redis = Redis::start().await;
-    let far = Far::from(&redis).await;
-    let limiter = far.limiter(user(10).penalty("1/10m:1h".parse().unwrap()));
-    let limiter = limiter.failure_policy(FailurePolicy::local(5));
-    far.cut().await;
-    for admitted in [true, true, false] {
-        assert_eq!(admit(&limiter, "alice").await, admitted);
-    }
-    far.mend().await;
-    let decision = limiter.check("alice").await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::Store);
-    assert!(decision.is_admitted(), "the third of ten: {:?}", decision.usage().banned_for());
-}
-
-/// Redis has lost a ban that this process has imposed. No check has written it back yet.
-#[tokio::test]
-async fn lost_ban_is_known_before_it_is_written() {
-    let mut redis = Redis::start().await;
-    let store = store(redis.url()).await;
-    let (limiter, bans) = process(&store);
-    assert!(admit(&limiter, "mallory").await);
-    bans.impose("mallory", HOUR, "spam").await.unwrap();
-    redis.restart().await;
-    until_redis_decides(&limiter).await;
-    let again = bans.impose_if_longer("mallory", HOUR, "spam").await.unwrap();
-    assert!(!again.is_new, "it stands");
-    redis.restart().await;
-    until_redis_decides(&limiter).await;
-    assert!(bans.get("mallory").await.unwrap().is_some(), "as a check would say");
 }
 
 /// Redis has lost a ban that made an earlier one longer: the master had not sent it to the replica.

@@ -37,7 +37,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 // - Another process resets the log or lifts a ban during an outage. Redis leaves out what is older than
 //   the reset, and a ban that was seen before it was lifted, and says so. A request counts if it is not
 //   clear which was first. Tests: `reset_elsewhere_in_outage_stays_reset` and
-//   `ban_lifted_elsewhere_stays_lifted`.
+//   `outage_leaves_the_bans_that_it_should`.
 // - A reply from before a loss is read when its log is written already. The admission goes into the journal
 //   by itself. Test: `late_reply_from_before_a_loss_is_written_back`.
 // - A ban comes to be written while an earlier one of its key is being written. The journal counts, and the ban is written
