@@ -22,9 +22,12 @@ async fn start(limit: u32) -> (Redis, Limiter) {
     (redis, limiter)
 }
 
+/// A request under several policies has windows of several keys. A reset meanwhile forgets one of them.
 #[tokio::test]
-async fn outage_admissions_are_written_back() {
+async fn outage_admissions_are_written_back_but_for_a_reset() {
     let (mut redis, ours) = start(5).await;
+    let (user, ip) = (PolicyHandle::new(user(5)), Policy::new("ip").quota(Quota::per_hour(2)));
+    let ip = PolicyHandle::new(ip);
     redis.kill();
     let started = SystemTime::now();
     let mut ids = Vec::new();
@@ -34,6 +37,12 @@ async fn outage_admissions_are_written_back() {
         ids.push(*admitted.id().as_bytes());
     }
     assert_eq!(ours.check("alice").await.unwrap().decided_by(), DecidedBy::LocalLog);
+    for _ in 0..2 {
+        let decision = ours.check_all([(&user, "bob"), (&ip, "192.0.2.7")]);
+        assert!(decision.await.unwrap().is_admitted());
+    }
+    ours.reset("bob").await.unwrap_err();
+    assert_eq!(ours.peek("bob").await.unwrap().remaining(), 5, "here it has worked");
     sleep(Duration::from_millis(300)).await;
     redis.restart().await;
 
@@ -48,8 +57,10 @@ async fn outage_admissions_are_written_back() {
     }
     let ttl_ms = redis.run::<i64>(&["PTTL", LOG]).await;
     assert!((3_590_000..=3_601_000).contains(&ttl_ms), "{ttl_ms}");
+    redis.has_entries("tsw:{=192.0.2.7}:ip:1h", 2).await;
+    assert_eq!(redis.run::<usize>(&["EXISTS", "tsw:{=bob}:user:1h"]).await, 0);
 
-    let theirs = limiter(user(5), &redis.store().await);
+    let theirs = limiter(user, &redis.store().await);
     assert!(admit(&theirs, "alice").await);
     assert!(!admit(&theirs, "alice").await, "five are five");
 }
@@ -247,26 +258,6 @@ async fn expired_requests_are_warned_of_together() {
     eventually("all have expired", async || expired().iter().sum::<u64>() == 50).await;
     assert!(expired().len() < 25, "{} warnings", expired().len());
     assert_eq!(recorded.count("sliding_window_write_back_lost_total{}"), 50);
-}
-
-/// A request under several policies has windows of several keys.
-#[tokio::test]
-async fn reset_in_outage_forgets_that_log_only() {
-    let (mut redis, ours) = start(2).await;
-    let user = PolicyHandle::new(user(2));
-    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_hour(2)));
-    redis.kill();
-    for _ in 0..2 {
-        let decision = ours.check_all([(&user, "alice"), (&ip, "192.0.2.7")]);
-        assert!(decision.await.unwrap().is_admitted());
-    }
-    ours.reset("alice").await.unwrap_err();
-    assert_eq!(ours.peek("alice").await.unwrap().remaining(), 2, "here it has worked");
-    redis.start_again();
-    until_redis_decides(&ours).await;
-    let of_ip = "tsw:{=192.0.2.7}:ip:1h";
-    redis.has_entries(of_ip, 2).await;
-    assert_eq!(redis.run::<usize>(&["EXISTS", LOG]).await, 0);
 }
 
 /// What decides is what is explained: the logs of this process, its share of them, or the failure policy.
