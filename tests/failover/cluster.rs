@@ -650,13 +650,20 @@ async fn late_rollback_undoes_no_admission() {
     assert_eq!(node.entries(&log).await, 1, "it was admitted");
 }
 
-/// A place that a request holds for a round trip, and does not keep, is no reason for a strike of another one.
+/// A denied request leaves no value, which can't be taken out again and so is not recorded before the other log admits the
+/// request. A place that it holds for a round trip is no reason for a strike of another one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rolled_back_request_brings_no_ban() {
+async fn request_that_another_node_denies_leaves_no_value_and_brings_no_ban() {
     let two = TwoNodes::start().await;
+    let peers = PolicyHandle::new(Policy::new("peers").quota(Quota::per_hour(1)).distinct());
+    assert!(two.limiter.check_all([(&two.ip, "bob")]).await.unwrap().is_admitted());
+    let to = |peer| LogCost::from((&peers, "alice")).value(peer);
+    let denied = two.limiter.check_all([to("carol"), (&two.ip, "bob").into()]).await.unwrap();
+    assert!(!denied.is_admitted(), "the address is full");
+    assert!(two.limiter.check_all([to("dave")]).await.unwrap().is_admitted(), "the first value");
+
     let strict = Policy::new("user").quota(Quota::per_hour(1));
     let strict = PolicyHandle::new(strict.penalty("1/10m:1h".parse().unwrap()));
-    assert!(two.limiter.check_all([(&two.ip, "bob")]).await.unwrap().is_admitted());
     two.pause("bob", Duration::from_millis(200)).await;
     let meanwhile = async {
         sleep(Duration::from_millis(100)).await;
@@ -732,16 +739,21 @@ async fn hang_up_before_a_node_fails_leaves_no_trace() {
     two.node("bob").await.has_entries("tsw:{=bob}:ip:1h", 0).await;
 }
 
+/// The later log has recorded the request later, and keeps it for longer. The caller of its cancellation leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn cancellation_whose_caller_leaves_is_made_in_every_slot() {
+async fn request_is_admitted_when_its_last_log_has_it_and_cancelled_in_each() {
     let two = TwoNodes::start().await;
-    let decision = two.both().await;
-    let admitted = decision.admitted().expect("both are empty");
+    two.pause("bob", Duration::from_millis(100)).await;
+    let admitted = two.both().await.admitted().cloned().expect("both are empty");
+    let last = two.node("bob").await;
+    let entries: Vec<(Vec<u8>, u64)> =
+        last.run(&["ZRANGE", "tsw:{=bob}:ip:1h", "0", "-1", "WITHSCORES"]).await;
+    assert_eq!(admitted.timestamp(), Some(Duration::from_micros(entries[0].1)));
     two.pause("alice", Duration::from_millis(200)).await;
-    let cancelled = timeout(Duration::from_millis(50), two.limiter.cancel(admitted)).await;
+    let cancelled = timeout(Duration::from_millis(50), two.limiter.cancel(&admitted)).await;
     assert!(cancelled.is_err());
     two.node("alice").await.has_entries(LOG, 0).await;
-    two.node("bob").await.has_entries("tsw:{=bob}:ip:1h", 0).await;
+    last.has_entries("tsw:{=bob}:ip:1h", 0).await;
 }
 
 /// A permit for a user and an address is renewed while the node of the address is silent.
@@ -894,43 +906,23 @@ async fn ban_lifted_beside_a_check_of_two_nodes_stays_lifted() {
     assert!(decision.is_admitted(), "{:?}", decision.usage().banned_for());
 }
 
-/// The later log has recorded the request later, and keeps it for longer.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request_is_admitted_when_its_last_log_has_it() {
-    let two = TwoNodes::start().await;
-    two.pause("bob", Duration::from_millis(100)).await;
-    let admitted = two.both().await.admitted().cloned().unwrap();
-    let last = two.node("bob").await;
-    let entries: Vec<(Vec<u8>, u64)> =
-        last.run(&["ZRANGE", "tsw:{=bob}:ip:1h", "0", "-1", "WITHSCORES"]).await;
-    assert_eq!(admitted.timestamp(), Some(Duration::from_micros(entries[0].1)));
-}
-
-/// A value can't be taken out again, so it is not recorded before the other log admits the request.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn value_of_a_request_that_another_node_denies_is_not_seen() {
-    let two = TwoNodes::start().await;
-    let peers = PolicyHandle::new(Policy::new("peers").quota(Quota::per_hour(1)).distinct());
-    assert!(two.limiter.check_all([(&two.ip, "bob")]).await.unwrap().is_admitted());
-    let to = |peer| LogCost::from((&peers, "alice")).value(peer);
-    let denied = two.limiter.check_all([to("carol"), (&two.ip, "bob").into()]).await.unwrap();
-    assert!(!denied.is_admitted(), "the address is full");
-    assert!(two.limiter.check_all([to("dave")]).await.unwrap().is_admitted(), "the first value");
-}
-
 /// The node of alice is silent, which the process knows or not. The log of bob on the other one is full, or he is banned, as
-/// Redis says.
+/// Redis says, also to who only looks, and on a connection that was closed while nobody used it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_node_hides_no_denial_of_another() {
     let two = TwoNodes::start().await;
-    let theirs = store(two.cluster.servers()).await;
+    let [theirs, ours] = [(); 2].map(|()| store(two.cluster.servers()));
+    let (theirs, ours) = (theirs.await, ours.await);
     assert!(admit(&limiter(&two.ip, &theirs), "bob").await);
     let strict = with_bans("strict");
     Bans::new(&strict, theirs).impose("bob", Duration::from_secs(3600), "spam").await.unwrap();
     let many = many();
-    // Both connections are there.
-    let warm = two.limiter.check_all([(&many, "alice"), (&many, "bob")]).await.unwrap();
-    assert_eq!(warm.decided_by(), DecidedBy::Store);
+    let looks = limiter(&many, &ours).failure_policy(FailurePolicy::Open);
+    // All connections are there.
+    for limiter in [&two.limiter, &looks] {
+        let warm = limiter.check_all([(&many, "alice"), (&many, "bob")]).await.unwrap();
+        assert_eq!(warm.decided_by(), DecidedBy::Store);
+    }
     two.node("alice").await.signal("STOP");
     let open = two.limiter.clone().failure_policy(FailurePolicy::Open);
     for knows in [false, true] {
@@ -945,11 +937,25 @@ async fn silent_node_hides_no_denial_of_another() {
         }
         assert_eq!(all.join_all().await, [false; 4], "knows: {knows}");
     }
+
+    let _ = looks.check("alice").await;
+    let logs = [(&many, "alice"), (&two.ip, "bob")];
+    let check = Check::new(logs.map(|(policy, key)| LogId::new(policy.get(), key)));
+    let looked = ours.peek(&check).await.unwrap();
+    assert!(!looked.admitted, "{:?}", looked.decided_by);
+    for _ in 0..3 {
+        let killed = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+        two.node("bob").await.run::<u64>(&killed).await;
+        // Until the denial in memory is over.
+        sleep(Duration::from_millis(1_100)).await;
+        assert!(!looks.check_all(logs).await.unwrap().is_admitted());
+    }
 }
 
-/// What a process admits and cancels beside a silent node is in the log on the other one at once, for other processes.
+/// What a process admits and cancels beside a silent node is in the log on the other one at once, for other processes. What
+/// another process resets there is seen, also while this one decides about other keys without Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request_beside_a_silent_node_is_known_to_the_other_at_once() {
+async fn log_beside_a_silent_node_is_that_of_all_processes() {
     let two = TwoNodes::start().await;
     let (keys, _) = keys_of(&two.cluster, two.number("alice").await).await;
     let (many, node) = (many(), two.node("alice").await);
@@ -968,21 +974,14 @@ async fn request_beside_a_silent_node_is_known_to_the_other_at_once() {
     let both = two.limiter.check_all([(&short.into(), "alice"), (&many, "bob")]).await.unwrap();
     sleep(Duration::from_millis(500)).await;
     assert!(two.limiter.cancel(both.admitted().unwrap()).await.unwrap());
-}
 
-/// Another process resets the log on the node that replies, while this one decides about other keys without Redis.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn reset_elsewhere_is_seen_beside_local_decisions() {
-    let two = TwoNodes::start().await;
-    two.without_bob().await;
-    let others = two.limiter.clone();
+    let (others, bob) = (two.limiter.clone(), many.clone());
     let others = tokio::spawn(async move {
-        let many = many();
-        while others.check_all([(&many, "bob")]).await.is_ok() {
+        while others.check_all([(&bob, "bob")]).await.is_ok() {
             tokio::task::yield_now().await;
         }
     });
-    let (theirs, many) = (limiter(&two.user, &store(two.cluster.servers()).await), many());
+    let theirs = limiter(&two.user, &store(two.cluster.servers()).await);
     for round in 0..20 {
         let beside = (round % 2 == 1).then_some((&many, "bob"));
         let logs = [(&two.user, "alice")].into_iter().chain(beside);
@@ -991,30 +990,6 @@ async fn reset_elsewhere_is_seen_beside_local_decisions() {
         theirs.reset("alice").await.unwrap();
     }
     others.abort();
-}
-
-/// Alice has no place, as the node says that replies, also on a connection that was closed while nobody used it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn look_beside_a_silent_node_sees_the_other() {
-    let two = TwoNodes::start().await;
-    let ours = store(two.cluster.servers()).await;
-    assert!(two.user("alice").await.is_admitted());
-    let many = many();
-    let open = Limiter::new(&many, ours.clone()).failure_policy(FailurePolicy::Open);
-    assert!(open.check("alice").await.unwrap().is_admitted());
-    two.without_bob().await;
-    let _ = open.check("bob").await;
-    let logs = [(&two.user, "alice"), (&many, "bob")];
-    let check = Check::new(logs.map(|(policy, key)| LogId::new(policy.get(), key)));
-    let looked = ours.peek(&check).await.unwrap();
-    assert!(!looked.admitted, "{:?}", looked.decided_by);
-    for _ in 0..3 {
-        let killed = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
-        two.node("alice").await.run::<u64>(&killed).await;
-        // Until the denial in memory is over.
-        sleep(Duration::from_millis(1_100)).await;
-        assert!(!open.check_all(logs).await.unwrap().is_admitted());
-    }
 }
 
 /// Two services name the keys in opposite orders. All ask in one, so that of two requests one comes first.
@@ -1099,11 +1074,13 @@ async fn ban_outlives_a_replaced_node() {
     assert_eq!(admitted, [false, false]);
 }
 
-/// Who is denied again and again is banned, whatever becomes of the node of the address.
+/// Who is denied again and again is banned, whatever becomes of the node of the address. A request that Redis denies brings
+/// another one no strike here.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn denials_beside_a_silent_node_are_strikes() {
+async fn denials_beside_a_silent_node_are_strikes_of_their_own_keys() {
     let two = TwoNodes::start().await;
     let ip = many();
+    assert!(two.user("alice").await.is_admitted());
     two.without_bob().await;
     for policy in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
         let user = Policy::new(format!("strict-{}", policy.to_string().to_lowercase()));
@@ -1120,33 +1097,9 @@ async fn denials_beside_a_silent_node_are_strikes() {
         }
         assert!(alone().await.usage().banned_for().is_some(), "{policy}");
     }
-}
 
-/// What Redis denies beside a silent node is not admitted here first, and leaves nothing in the journal.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn denials_beside_a_silent_node_do_not_fill_the_journal() {
-    let mut two = TwoNodes::start().await;
-    let store = RedisStore::builder().local_capacity(100).deny_cache(false);
-    two.limiter = Limiter::new(&two.user, store.connect(two.cluster.servers()).await.unwrap());
-    assert!(two.user("alice").await.is_admitted());
-    let many = many();
-    two.without_bob().await;
-    for _ in 0..200 {
-        let both = two.limiter.check_all([(&two.user, "alice"), (&many, "bob")]).await.unwrap();
-        assert!(!both.is_admitted(), "alice is full, as Redis says");
-    }
-    let bob = two.limiter.check_all([(&many, "bob")]).await;
-    assert!(bob.is_ok_and(|it| it.is_admitted()), "no request of his was admitted");
-}
-
-/// Nor does such a request bring another one a strike here.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn request_that_redis_denies_beside_a_silent_node_brings_no_ban() {
-    let two = TwoNodes::start().await;
     let strict = Policy::new("strict").quota(Quota::per_hour(1));
     let strict = PolicyHandle::new(strict.penalty("1/10m:1h".parse().unwrap()));
-    assert!(two.user("alice").await.is_admitted());
-    two.without_bob().await;
     two.pause("alice", Duration::from_millis(200)).await;
     let alone = async {
         sleep(Duration::from_millis(100)).await;
@@ -1156,6 +1109,36 @@ async fn request_that_redis_denies_beside_a_silent_node_brings_no_ban() {
     let (both, alone) = tokio::join!(both, alone);
     assert!(!both.unwrap().is_admitted(), "alice is full");
     assert!(alone.is_admitted(), "{:?}", alone.usage().banned_for());
+}
+
+/// What Redis denies beside a silent node is not admitted here first, and leaves nothing in the journal. A key that is denied
+/// again and again costs Redis the checks of one round trip a second, also then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denials_beside_a_silent_node_cost_little() {
+    let mut two = TwoNodes::start().await;
+    let servers = || two.cluster.servers();
+    let store = RedisStore::builder().local_capacity(100).deny_cache(false);
+    let few = Limiter::new(&two.user, store.connect(servers()).await.unwrap());
+    two.limiter = Limiter::new(&two.user, RedisStore::connect(servers()).await.unwrap());
+    assert!(two.user("alice").await.is_admitted());
+    let many = many();
+    two.without_bob().await;
+    for _ in 0..200 {
+        let both = few.check_all([(&two.user, "alice"), (&many, "bob")]).await.unwrap();
+        assert!(!both.is_admitted(), "alice is full, as Redis says");
+    }
+    let bob = few.check_all([(&many, "bob")]).await;
+    assert!(bob.is_ok_and(|it| it.is_admitted()), "no request of his was admitted");
+    let node = two.node("alice").await;
+    let (before, began) = (node.call_count("evalsha").await, Instant::now());
+    for _ in 0..200 {
+        assert!(!two.both().await.is_admitted());
+        // Denied by the log of this process.
+        let both = two.limiter.check_all([(&many, "alice"), (&two.ip, "bob")]).await.unwrap();
+        assert!(!both.is_admitted());
+    }
+    let (calls, took) = (node.call_count("evalsha").await - before, began.elapsed());
+    assert!(calls <= 5 + 3 * took.as_secs(), "{calls} calls in {took:?}");
 }
 
 /// A check whose keys are on two silent nodes is one that Redis did not decide.
@@ -1172,27 +1155,6 @@ async fn check_beside_silent_nodes_is_one_error() {
     let before = errors();
     assert!(two.limiter.check_all([(&many, "alice"), (&many, "bob")]).await.is_ok());
     assert_eq!(errors() - before, 1);
-}
-
-/// A key that is denied again and again costs Redis the checks of one round trip a second, also then.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn denials_beside_a_silent_node_are_remembered() {
-    let mut two = TwoNodes::start().await;
-    let store = RedisStore::connect(two.cluster.servers()).await.unwrap();
-    two.limiter = Limiter::new(&two.user, store);
-    assert!(two.user("alice").await.is_admitted());
-    two.without_bob().await;
-    let node = two.node("alice").await;
-    let (before, began) = (node.call_count("evalsha").await, Instant::now());
-    let many = many();
-    for _ in 0..200 {
-        assert!(!two.both().await.is_admitted());
-        // Denied by the log of this process.
-        let both = two.limiter.check_all([(&many, "alice"), (&two.ip, "bob")]).await.unwrap();
-        assert!(!both.is_admitted());
-    }
-    let (calls, took) = (node.call_count("evalsha").await - before, began.elapsed());
-    assert!(calls <= 5 + 3 * took.as_secs(), "{calls} calls in {took:?}");
 }
 
 /// Nor do they deny others, or bring them a strike. The journal has room for few cancellations.

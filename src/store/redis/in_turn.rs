@@ -67,20 +67,20 @@ fn merge(
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes what it began. What a
 //   local log has admitted is cancelled then. Test: `hang_up_before_a_node_fails_leaves_no_trace`.
 // - A caller leaves a cancellation or settlement between two keys. It runs in a task of its own, too. Test:
-//   `cancellation_whose_caller_leaves_is_made_in_every_slot`.
+//   `request_is_admitted_when_its_last_log_has_it_and_cancelled_in_each`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
 //   is cancelled later. Tests: `rollback_waits_for_no_later_node` and `denial_stands_if_its_rollback_fails`.
 // - Nodes are gone, or one fails. With `Local` their keys are decided here, under the identity of the request, and the others
 //   by their nodes. What these deny was not admitted here before: it would deny others until it is taken back. Otherwise the
 //   others are only looked at, for one of them may deny, and nothing is recorded for a request that the policy decides about.
 //   Tests: `silent_node_hides_no_denial_of_another`, `late_rollback_undoes_no_admission`,
-//   `requests_beside_a_silent_node_take_no_place` and `request_that_redis_denies_beside_a_silent_node_brings_no_ban`.
+//   `requests_beside_a_silent_node_take_no_place` and `denials_beside_a_silent_node_are_strikes_of_their_own_keys`.
 // - A part is read before a ban is imposed or lifted, and another one after it. So the bans of each part are noted with
 //   its own timestamp. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
 //   `ban_lifted_beside_a_check_of_two_nodes_stays_lifted`.
 // - An earlier log holds a request that will not pass, and denies another one, which is a strike if the log has a
 //   penalty. So logs with one are among the last. Two of them in several slots may bring one all the same. Test:
-//   `rolled_back_request_brings_no_ban`.
+//   `request_that_another_node_denies_leaves_no_value_and_brings_no_ban`.
 // - The runtime ends between two keys. The request may stay in the earlier logs for one window: too few
 //   are admitted, never too many.
 impl RedisStore {
