@@ -270,25 +270,41 @@ fn overload_after_a_lost_reply_is_no_outage() {
     }
 }
 
-/// A denial's reply is under way while the ban is lifted. It must not bring the ban back here.
+/// A denial is read after the ban was lifted. It must not bring the ban back here.
 #[tokio::test]
 async fn late_denial_brings_no_lifted_ban_back() {
     let server = Redis::start().await;
-    let proxy = Proxy::to(server.port()).await;
-    let store = store(proxy.url()).await;
-    let penalty = "1/1h:1h".parse().unwrap();
-    let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(1)).penalty(penalty));
-    let log = LogId::new(policy, "mallory");
-    let check = || Check::new([log.clone()]);
-    assert!(store.admit_one(&check()).await);
-    assert!(!store.admit_one(&check()).await);
-    proxy.set(Fault::Delay(Duration::from_millis(200)));
-    let late = tokio::spawn(Store::admit(&store, &check()));
-    sleep(Duration::from_millis(100)).await;
-    let lifted = tokio::spawn(Store::lift(&store, &log));
-    assert!(!late.await.unwrap().unwrap().admitted);
-    assert!(lifted.await.unwrap().unwrap());
+    let store = store(server.url()).await;
+    let (log, minute) = (penalized("mallory"), Duration::from_secs(60));
+    Store::impose(&store, &log, minute, "by hand", false).await.unwrap();
+    let looks = server.call_count("hmget").await;
+    let mut late = task::spawn(Store::admit(&store, &Check::new([log.clone()])));
+    assert_pending!(late.poll());
+    eventually("Redis has denied", async || server.call_count("hmget").await > looks).await;
+    assert!(Store::lift(&store, &log).await.unwrap());
+    assert!(!late.await.unwrap().admitted);
     assert!(store.0.local.standing_ban(&log).is_none());
+}
+
+/// It would name a time at which the request that was written back is still there.
+#[tokio::test]
+async fn denial_from_before_a_write_back_is_not_repeated() {
+    let server = Redis::start().await;
+    let theirs = store(server.url()).await;
+    let ours = RedisStore::connect(server.url()).await.unwrap();
+    for _ in 0..LIMIT {
+        assert!(theirs.admit_one(&check("alice")).await);
+        sleep(Duration::from_millis(20)).await;
+    }
+    let free_at = async || {
+        let denial = Store::admit(&ours, &check("alice")).await.unwrap();
+        denial.timestamp.unwrap() + denial.logs()[0].quotas()[0].wait()
+    };
+    let first_leaves_at = free_at().await;
+    assert!(ours.decide_as_in_an_outage(&check("alice")));
+    ours.settled_journal().await;
+    let second_leaves_at = free_at().await;
+    assert!(second_leaves_at > first_leaves_at + Duration::from_millis(10));
 }
 
 /// A route whose policy has no penalty shares the log of one that has one.
