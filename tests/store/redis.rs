@@ -9,8 +9,8 @@ use test_support::{Redis, admit_cost, on_every_store};
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Admitted, DecidedBy, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
-    StoreError,
+    Admitted, Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota,
+    RedisStore, StoreError,
 };
 
 #[tokio::test]
@@ -118,6 +118,20 @@ async fn log_lives_for_its_retention() {
             sleep(A_MINUTE / 10_000).await;
         }
         assert_eq!(redis.entries("tsw:{=alice}:user:20ms").await, 1, "the others have left it");
+    }
+}
+
+#[tokio::test]
+async fn marks_last_as_long_as_what_they_keep_away() {
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    let policy = policy("1/60s").penalty(Penalty::manual());
+    Limiter::new(policy.clone(), store.clone()).reset("alice").await.unwrap();
+    Bans::new(policy, store).lift("alice").await.unwrap();
+    for (mark, seconds) in [("60s:reset", 61), ("lifted", 365 * 24 * 3600)] {
+        let ttl_ms: i64 = redis.run(&["PTTL", &format!("tsw:{{=alice}}:user:{mark}")]).await;
+        let most = seconds * 1_000;
+        assert!((most - 20_000..=most).contains(&ttl_ms), "{mark}: {ttl_ms}");
     }
 }
 
