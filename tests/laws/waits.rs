@@ -9,7 +9,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::{array, bool, option};
-use test_support::{StubStore, admit, outcome};
+use test_support::{StubStore, admit, admitted, outcome};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -624,6 +624,18 @@ async fn acquire_without_a_wait_is_denied_also_if_nobody_may_wait() {
     let _permit = limiter.acquire("bob", Duration::ZERO).await.unwrap();
     let error = limiter.acquire("bob", Duration::ZERO).await.unwrap_err();
     assert!(matches!(error, WaitError::Denied(_)), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn permit_is_renewed_three_times_within_its_shortest_lease() {
+    let jobs = |name, lease| Policy::new(name).quota(Quota::new(1, lease)).in_flight();
+    let [short, long] = [jobs("short", TEN), jobs("long", HOUR)].map(PolicyHandle::new);
+    let store = Counting::default();
+    let limiter = Limiter::new(&short, store.clone());
+    let both = limiter.check_all([(&short, "bob"), (&long, "bob")]).await.unwrap();
+    let _permit = limiter.hold(&admitted(both));
+    sleep(TEN + A_MOMENT * 10).await;
+    assert_eq!(store.checks(), 1 + 3 * 2, "each log by itself");
 }
 
 /// The one before it gives up meanwhile.
