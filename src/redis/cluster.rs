@@ -498,3 +498,27 @@ async fn refuses_keys_of_others(node: &Node, slots: &Slots) -> bool {
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+    use test_support::Redis;
+
+    use super::*;
+
+    /// As behind some proxies. A call that declares no keys would make a log on the wrong server.
+    #[tokio::test]
+    async fn keys_of_servers_that_take_all_share_no_call() {
+        let servers = [Redis::start().await, Redis::start().await];
+        let seeds = servers.iter().map(|it| it.url().into_connection_info().unwrap()).collect();
+        let (timeout, keys) = (Duration::from_secs(5), Keys::new("tsw".to_owned()));
+        let cluster = Cluster::new(seeds, Certificates::default(), timeout, Health::new(), keys);
+        let (cluster, name) = (cluster.unwrap(), b"tsw:{=alice}:user:1h");
+        let nodes = cluster.slots.load().nodes.clone();
+        let nodes_of = [(Slot::for_key(name), nodes[0].clone())].into_iter().collect();
+        cluster.slots.store(Arc::new(Slots { nodes, nodes_of, ..Slots::default() }));
+        let slots = cluster.slots.load_full();
+        assert!(!refuses_keys_of_others(&slots.nodes[0], &slots).await);
+        assert_eq!(cluster.number_of(name), None);
+    }
+}
