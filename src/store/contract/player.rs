@@ -12,7 +12,7 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Counts, Penalty, Policy};
 use crate::quota::Quota;
-use crate::store::{Store, StoreFuture};
+use crate::store::{Ban, Store, StoreFuture};
 use crate::window::{
     BanRecord, BanState, Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome,
 };
@@ -291,11 +291,13 @@ impl<'a> Player<'a> {
         }
         let (now_us, penalty) = (self.model.now_us, log.policy.get_penalty());
         let record = self.model.ban_record(log);
-        record.impose(now_us, length_us, "by hand", penalty, only_longer);
+        let stood = record.wait_us(now_us) > 0;
+        let is_new = record.impose(now_us, length_us, "by hand", penalty, only_longer);
         let remaining = Duration::from_micros(record.wait_us(now_us));
-        let reason = if remaining.is_zero() { "" } else { &record.reason };
-        let expected = (remaining, reason.to_owned());
-        same(expected, ban.map(|ban| (ban.remaining, ban.reason)))
+        let reason = if remaining.is_zero() { String::new() } else { record.reason.clone() };
+        let stands = Ban { remaining, reason, ..Ban::default() };
+        same(Ban { is_new, lengthens: is_new && stood, ..stands.clone() }, ban)?;
+        same((!remaining.is_zero()).then_some(stands), self.store.ban(log).await)
     }
 }
 

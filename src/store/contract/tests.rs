@@ -14,6 +14,8 @@ enum Fault {
     ForgetsResets,
     IgnoresBans,
     IgnoresLifts,
+    ReadsNoBans,
+    CallsAllBansNew,
     ExplainsOtherCosts,
     ExplainsNoBans,
     ExplainsNothing,
@@ -82,6 +84,13 @@ impl Store for Wrong {
         self.0.settle(check, cost)
     }
 
+    fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
+        if self.has(Fault::ReadsNoBans) {
+            return StoreFuture::ready(Ok(None));
+        }
+        self.0.ban(log)
+    }
+
     fn impose(
         &self,
         log: &LogId,
@@ -90,7 +99,10 @@ impl Store for Wrong {
         only_longer: bool,
     ) -> StoreFuture<Ban> {
         let duration = if self.has(Fault::IgnoresBans) { Duration::ZERO } else { duration };
-        self.0.impose(log, duration, reason, only_longer)
+        let imposed = self.0.impose(log, duration, reason, only_longer);
+        let mut ban = imposed.into_ready().ok().expect("at once").expect("a ban");
+        ban.is_new |= self.has(Fault::CallsAllBansNew);
+        StoreFuture::ready(Ok(ban))
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {
@@ -132,6 +144,8 @@ async fn faults_are_found() {
         (Fault::ForgetsResets, "expected"),
         (Fault::IgnoresBans, "expected"),
         (Fault::IgnoresLifts, "expected"),
+        (Fault::ReadsNoBans, "expected Some(Ban"),
+        (Fault::CallsAllBansNew, "is_new: false"),
         (Fault::ExplainsOtherCosts, "expected Explanation"),
         (Fault::ExplainsNoBans, "ban: None"),
     ] {
