@@ -157,10 +157,12 @@ async fn ban_outlives_the_memory_of_redis() {
     }
     bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
     assert!(!admit(&limiter, "mallory").await);
-    redis.restart().await;
-    until_redis_decides(&limiter).await;
-    let again = bans.impose_if_longer("mallory", HOUR, "sells accounts").await.unwrap();
-    assert!(!again.is_new, "it stands");
+    for _ in 0..2 {
+        redis.restart().await;
+        until_redis_decides(&limiter).await;
+        let again = bans.impose_if_longer("mallory", HOUR, "sells accounts").await.unwrap();
+        assert!(!again.is_new, "it stands");
+    }
     redis.restart().await;
     until_redis_decides(&limiter).await;
     // What was known from before is forgotten.

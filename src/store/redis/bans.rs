@@ -48,9 +48,21 @@ impl Inner {
         self.denials.forget(std::slice::from_ref(log));
         // The local ban holds in an outage.
         let ban = reply.ban;
-        self.local.restore_ban(log, ban.remaining, &ban.reason, Some(reply.timestamp));
+        if ban.is_new {
+            self.local.restore_ban(log, ban.remaining, &ban.reason, Some(reply.timestamp));
+        } else {
+            self.see_ban(log, &ban, reply.timestamp);
+        }
         self.note_ban_if_lost(log, losses);
         Ok(ban)
+    }
+
+    /// Takes note of a ban that Redis has now. One that is known here keeps its length, of which this is the rest.
+    pub(super) fn see_ban(&self, log: &LogId, ban: &Ban, at: Duration) {
+        let known_us = self.local.standing_ban(log).map_or(0, |(ban, now_us)| ban.wait_us(now_us));
+        let is_known = known_us > 0 && known_us.abs_diff(micros(ban.remaining)) < SAME_BAN_US;
+        let length = if is_known { Duration::ZERO } else { ban.remaining };
+        self.local.restore_ban(log, length, &ban.reason, Some(at));
     }
 
     /// Has a ban written that was read when Redis had lost less.

@@ -191,8 +191,7 @@ impl Inner {
             }
             // After a lift it is another ban.
             if !reply.ban.remaining.is_zero() {
-                let (ban, seen) = (reply.ban, Some(reply.timestamp));
-                self.local.restore_ban(log, ban.remaining, &ban.reason, seen);
+                self.see_ban(log, &reply.ban, reply.timestamp);
                 self.note_ban_if_lost(log, losses);
             }
         }
