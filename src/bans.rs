@@ -103,8 +103,8 @@ impl Bans {
 
     /// Sets a closure that is called after each ban that is imposed or lifted here. Defaults to none.
     ///
-    /// It runs inside [`Bans::impose`] and [`Bans::lift`], so it must not block. It is called also if the caller leaves
-    /// meanwhile. A change that is an error, because its reply was lost, may have been made without an event. It is not
+    /// It runs inside [`Bans::impose`] and [`Bans::lift`], so it must not block. If the caller has left, it runs where the
+    /// change ends. A change that is an error, because its reply was lost, may have been made without an event. It is not
     /// called for bans that strikes cause: those are in [`Usage::bans`](crate::Usage::bans) of the decision.
     pub fn on_event(mut self, closure: impl Fn(&BanEvent) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(closure));
@@ -171,15 +171,13 @@ impl Bans {
         }
         let duration = duration.min(crate::policy::LONGEST_BAN);
         let (this, reason) = (self.clone(), reason.to_owned());
-        to_the_end(async move {
+        let imposed = to_the_end(async move {
             let ban = this.store.impose(&log, duration, &reason, only_longer).await?;
-            if ban.is_new {
-                let policy = log.policy.name().to_owned();
-                this.emit(|| BanEvent::Imposed { policy, key: log.key, ban: ban.clone() });
-            }
-            Ok(ban)
-        })
-        .await
+            let policy = log.policy.name().to_owned();
+            let event = BanEvent::Imposed { policy, key: log.key, ban: ban.clone() };
+            Ok((ban.is_new.then(|| this.emits(event)), ban))
+        });
+        imposed.await.map(|(_event, ban)| ban)
     }
 
     /// Lifts the ban of a key and deletes its strikes and its level. Returns whether there were any.
@@ -197,15 +195,12 @@ impl Bans {
     /// then, but in Redis and in other processes it may stand. Lift it again when Redis answers.
     pub async fn lift(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
         let (this, log) = (self.clone(), self.log(key));
-        to_the_end(async move {
+        let lifted = to_the_end(async move {
             let was_there = this.store.lift(&log).await?;
-            if was_there {
-                let policy = log.policy.name().to_owned();
-                this.emit(|| BanEvent::Lifted { policy, key: log.key });
-            }
-            Ok(was_there)
-        })
-        .await
+            let event = BanEvent::Lifted { policy: log.policy.name().to_owned(), key: log.key };
+            Ok((was_there.then(|| this.emits(event)), was_there))
+        });
+        lifted.await.map(|(_event, was_there)| was_there)
     }
 
     /// Lifts the ban of a key as [`Bans::lift`] does, and empties its log, so that the next request is admitted.
@@ -299,9 +294,21 @@ impl Bans {
         LogId::new(self.policy.get(), key)
     }
 
-    fn emit(&self, event: impl FnOnce() -> BanEvent) {
+    fn emits(&self, event: BanEvent) -> Emits {
+        Emits { on_event: self.on_event.clone(), event }
+    }
+}
+
+/// Emits an event when it is dropped: in the context of the caller, or where the change ends if the caller has left.
+struct Emits {
+    on_event: Option<Arc<OnEvent>>,
+    event: BanEvent,
+}
+
+impl Drop for Emits {
+    fn drop(&mut self) {
         if let Some(on_event) = &self.on_event {
-            on_event(&event());
+            on_event(&self.event);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! [`StoreError`]: why a check failed.
+//! [`StoreError`]: why a call of a store failed.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,9 +15,9 @@ pub(crate) fn or_panic<T>(result: Result<T, impl Display>) -> T {
     }
 }
 
-/// Why a check failed.
+/// Why a call of a store failed.
 ///
-/// Either the store failed, or the request is a mistake that no store can decide: [`NoBudget`](Self::NoBudget),
+/// Either the store failed, or the call is a mistake of the caller: [`NoBudget`](Self::NoBudget),
 /// [`CostAboveLimit`](Self::CostAboveLimit), [`NoValue`](Self::NoValue), [`Unsupported`](Self::Unsupported) and
 /// [`UnknownPolicy`](Self::UnknownPolicy). The [`FailurePolicy`](crate::FailurePolicy) applies to failures of the
 /// store. A mistake is an error under each of them. No message holds a key.
@@ -126,8 +126,7 @@ impl StoreError {
     ///
     /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::NoBudget`],
     /// [`StoreError::Unsupported`], [`StoreError::NoValue`] and [`StoreError::UnknownPolicy`]. These are
-    /// mistakes of the caller, not failures of the store. `sliding_window_impossible_requests_total` counts them,
-    /// except `UnknownPolicy`, which no metric counts.
+    /// mistakes of the caller, not failures of the store. `sliding_window_impossible_requests_total` counts those of checks.
     pub const fn retry_after(&self) -> Option<Duration> {
         if self.is_mistake() { None } else { Some(Duration::from_secs(1)) }
     }

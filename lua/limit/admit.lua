@@ -379,9 +379,9 @@ while key <= #KEYS do
       at = last + 1 + shape[at + 3]
     end
 
-    -- With one log that is no budget, and no penalty, an admission finds out by adding its entry. A new request may have
-    -- been recorded, too: it was sent on a connection that was given up, and what became of it was written back. That it
-    -- meets its own entry is no strike.
+    -- With one log that is no budget, and no penalty, an admission finds out by adding its entry. So does a new request, which
+    -- may have been recorded, too: it was sent on a connection that was given up, and what became of it was written back.
+    -- That it meets its own entry is no strike.
     if mode == again and (state == denied or state == admitted and logs + penalties + budgets > 1)
       or mode == new and state == denied and penalties > 0 then
       for k = key, key + logs - 1 do
@@ -488,8 +488,6 @@ while key <= #KEYS do
             end
           elseif refreshed and refreshed[k] then
             added = try('ZADD', log, 'GT', score, refreshed[k])
-          elseif mode == new then
-            added = try('ZADD', log, score, member)
           else
             added = try('ZADD', log, 'NX', score, member)
             if added == 0 then

@@ -332,8 +332,9 @@ impl SlidingWindowLayer {
     /// Defaults to 1 for every request. Other rules count one request, whatever it costs. A request that costs more
     /// than the limit of a budget can never be admitted: the response is a 429 without `Retry-After`, whose `detail` says why. If it costs
     /// more than 1 and no rule is a budget, the response is a 500. With the feature `tracing` the first one is
-    /// warned of. A request that costs 0 takes nothing of a budget, but if its response settles it, by
-    /// [`settle_from_head`](Self::settle_from_head) or [`settle_from_body`](Self::settle_from_body), it reserves 1.
+    /// warned of. A request that costs 0 takes nothing of a budget, but in a layer with
+    /// [`settle_from_head`](Self::settle_from_head) or [`settle_from_body`](Self::settle_from_body) it reserves 1, which
+    /// stays if nothing settles it.
     ///
     /// ```
     /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};

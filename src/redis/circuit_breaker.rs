@@ -188,7 +188,7 @@ impl CircuitBreaker {
             read_mark(&mut connection, &self.mark).await.map_err(reply::error)
         };
         match self.call(look).await {
-            Ok(mark) => self.see_mark(mark),
+            Ok((mark, history)) => self.see_mark(mark, history),
             // A user of few rights knows of no loss.
             Err(error @ StoreError::Refused { .. }) if !reply::is_not_the_master(&error) => {}
             Err(error) => return Err(error),
@@ -310,7 +310,8 @@ impl CircuitBreaker {
         let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &*known {
             let is_same = known.run_id.is_some()
-                && (&known.run_id, &known.master) == (&server.run_id, &server.master);
+                && (&known.run_id, &known.master, &known.history)
+                    == (&server.run_id, &server.master, &server.history);
             if is_same && server.mark.is_none() {
                 // The next one that can be read tells.
                 server.mark.clone_from(&known.mark);
@@ -322,13 +323,13 @@ impl CircuitBreaker {
         *known = Some(server);
     }
 
-    /// Takes note of the mark on the connection in use. Records a loss if it is another one.
-    fn see_mark(&self, mark: String) {
+    /// Takes note of the mark and the replication ID on the connection in use. Records a loss if they are others.
+    fn see_mark(&self, mark: String, history: String) {
         let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &mut *known
-            && known.mark.as_ref() != Some(&mark)
+            && (known.mark.as_ref(), &known.history) != (Some(&mark), &history)
         {
-            known.mark = Some(mark);
+            (known.mark, known.history) = (Some(mark), history);
             self.health.record_loss();
         }
     }

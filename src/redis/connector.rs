@@ -52,7 +52,8 @@ impl Connector {
         }
         // A server that does not tell either counts as another one.
         let run_id = value(&info, "run_id").map(ToOwned::to_owned);
-        Ok((connection, Server { master, run_id, mark: mark.ok() }))
+        let history = history(&info);
+        Ok((connection, Server { master, run_id, history, mark: mark.ok() }))
     }
 
     /// Returns the master that more than half of the Sentinels name, if there are any.
@@ -82,20 +83,24 @@ pub(super) struct Server {
     pub(super) master: Option<Address>,
     /// The identity of the process, if Redis tells it.
     pub(super) run_id: Option<String>,
+    /// The replication ID.
+    pub(super) history: String,
     /// None if it could not be read or made, as on a master that lacks replicas.
     pub(super) mark: Option<String>,
 }
 
-/// Returns the mark that is lost when the data is, and makes one if there is none.
-pub(super) async fn read_mark(connection: &mut Connection, name: &str) -> RedisResult<String> {
-    query_mark(&mut redis::pipe(), name, "replication", connection).await?.0
+/// Returns the mark that is lost when the data is, and makes one if there is none, and the replication ID
+/// (`master_replid`). A server that became a replica and then the master again has the mark from its master, but has lost
+/// what that one did not have. Redis changes the ID in such a case, and also an hour after a server has lost its last replica.
+pub(super) async fn read_mark(
+    connection: &mut Connection,
+    name: &str,
+) -> RedisResult<(String, String)> {
+    let (mark, info) = query_mark(&mut redis::pipe(), name, "replication", connection).await?;
+    Ok((mark?, history(&info)))
 }
 
 /// Sends some commands whose replies do not matter, and returns the mark and a section of `INFO`.
-///
-/// A server that became a replica and then the master again has the mark from its master, but has lost what that one did
-/// not have. So the replication ID (`master_replid`) is part of the mark. Redis changes it in such a case, and also an
-/// hour after a server has lost its last replica.
 async fn query_mark(
     commands: &mut Pipeline,
     name: &str,
@@ -124,8 +129,11 @@ async fn query_mark(
         true => mark,
         false => renewed,
     };
-    let history = value(&info, "master_replid").unwrap_or_default();
-    Ok((mark.map(|mark| format!("{} {history}", mark.unwrap_or_default())), info))
+    Ok((mark.map(Option::unwrap_or_default), info))
+}
+
+fn history(info: &str) -> String {
+    value(info, "master_replid").unwrap_or_default().to_owned()
 }
 
 /// Returns whether a server has refused a write because it can't save its data.

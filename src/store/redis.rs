@@ -53,8 +53,9 @@ use crate::window::{Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, S
 /// - A denial is repeated from memory for at most a second, see [`RedisStoreBuilder::deny_cache`]. For that second a
 ///   process may miss that another one has cancelled a request, reset the log or lifted the ban.
 /// - A Cluster has no list of all bans: [`Bans::page`](crate::Bans::page) is an error.
-/// - A check whose reply is lost is sent once more under the same identity, and counts once. A cancellation,
-///   settlement, ban or lift that has begun is finished also if its caller leaves, unless its runtime ends.
+/// - A check whose reply is lost is sent once more under the same identity, and counts once. A cancellation or a
+///   settlement that has begun, and a ban or a lift by [`Bans`](crate::Bans), is finished also if its caller leaves, unless
+///   its runtime ends.
 /// - Keys of up to 128 bytes are stored in Redis in plain text. Longer ones are hashed, see [`Key`](crate::Key).
 /// - Every Redis key has a TTL. A log expires its [retention](crate::Policy::retention) and a second
 ///   after its newest entry. It is one ZSET named `PREFIX:{=KEY}:POLICY:RETENTION`, such as

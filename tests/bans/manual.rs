@@ -28,22 +28,29 @@ test_support::on_every_store!(
     policy_without_a_penalty_keeps_strikes_and_level,
 );
 
-/// An operator who hangs up changes no ban without a trace.
+tokio::task_local! {
+    static OPERATOR: &'static str;
+}
+
+/// An operator who hangs up changes no ban without a trace. One who waits is known to the closure.
 #[tokio::test]
 async fn event_comes_although_the_caller_has_left() {
     let redis = Redis::start().await;
-    let events = Arc::new(Mutex::new(0));
+    let events = Arc::new(Mutex::new(Vec::new()));
     let heard = events.clone();
     let bans = Bans::new(policy(), redis.store().await);
-    let bans = bans.on_event(move |_| *heard.lock().unwrap() += 1);
+    let bans = bans.on_event(move |_| heard.lock().unwrap().push(OPERATOR.try_get().ok()));
     let mut impose = task::spawn(bans.impose("mallory", Duration::from_secs(60), "spam"));
     assert_pending!(impose.poll());
     drop(impose);
-    eventually("it is imposed", async || *events.lock().unwrap() == 1).await;
+    eventually("it is imposed", async || events.lock().unwrap().len() == 1).await;
     let mut lift = task::spawn(bans.lift("mallory"));
     assert_pending!(lift.poll());
     drop(lift);
-    eventually("it is lifted", async || *events.lock().unwrap() == 2).await;
+    eventually("it is lifted", async || events.lock().unwrap().len() == 2).await;
+    OPERATOR.scope("eve", bans.impose("mallory", Duration::from_secs(60), "spam")).await.unwrap();
+    OPERATOR.scope("eve", bans.lift("mallory")).await.unwrap();
+    assert_eq!(*events.lock().unwrap(), [None, None, Some("eve"), Some("eve")]);
 }
 
 async fn manual_ban_only_lengthens_until_lifted(store: impl Store + Clone) {

@@ -18,7 +18,7 @@ async fn follow(replica: &Redis, master: &Redis) {
 /// The server has the same process and the mark again, and has lost what its replica did not have.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_there_and_back_is_a_loss() {
-    for breaks in [true, false] {
+    for meanwhile in ["nothing", "the connection breaks", "it is used as a replica"] {
         let (first, second) = (Redis::start().await, Redis::start().await);
         let ours = limiter(user(5), &store(first.url()).await);
         assert!(admit(&ours, "bob").await);
@@ -28,13 +28,23 @@ async fn failover_there_and_back_is_a_loss() {
             assert!(admit(&ours, "alice").await);
         }
         follow(&first, &second).await;
-        first.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-        if breaks {
-            first.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
-        }
         assert_eq!(first.entries(LOG).await, 0, "they are lost");
-        notice_a_loss(&ours).await;
-        assert!(!admit(&ours, "alice").await, "the connection breaks: {breaks}");
+        let begin = Instant::now();
+        while meanwhile == "it is used as a replica" && begin.elapsed().as_millis() < 1_500 {
+            admit(&ours, "bob").await;
+            sleep(Duration::from_millis(20)).await;
+        }
+        first.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+        match meanwhile {
+            "nothing" => notice_a_loss(&ours).await,
+            "the connection breaks" => {
+                first.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+                notice_a_loss(&ours).await;
+            }
+            // It has noticed.
+            _ => {}
+        }
+        assert!(!admit(&ours, "alice").await, "{meanwhile}");
         assert_eq!(first.entries(LOG).await, 5);
     }
 }

@@ -587,12 +587,16 @@ async fn check_that_runs_after_its_write_back_counts_once() {
     let costs = LogId::new(Arc::new(costs.budget()), "alice");
     let banned = Policy::new("once").quota(Quota::per_hour(1)).penalty("1/1h:1h".parse().unwrap());
     let banned = LogId::new(Arc::new(banned), "alice");
-    let check = Check::new([costs.clone(), banned.clone()]).at_cost(6);
-    for _ in 0..2 {
-        let request = request(check.clone(), Mode::New);
+    let check = Check::new([log("alice"), costs.clone(), banned.clone()]).at_cost(6);
+    let plain = ["ZRANGE", &name("alice"), "0", "-1", "WITHSCORES"];
+    let mut entries = Vec::new();
+    for check in [check.clone(), check.clone(), check.part(|index| index == 0)] {
+        let request = request(check, Mode::New);
         let outcome = store.0.checks.call([request].iter()).await.unwrap().remove(0).unwrap();
         assert!(outcome.unwrap().admitted);
+        entries.push(server.run::<Vec<redis::Value>>(&plain).await);
     }
+    assert_eq!(entries[0], entries[2], "it leaves no later");
     assert!(Store::ban(&store, &banned).await.unwrap().is_none(), "it has met its own entry");
     let alone = Check::new([costs.clone()]);
     let late = alone.at_cost(6);
