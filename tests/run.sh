@@ -22,7 +22,7 @@ HELP
 fi
 
 tests/install.sh redis-server
-# Only the flash sale needs a browser, and what watches it under load.
+# Only the flash sale needs a browser, and Prometheus.
 case " ${*:---keep-going} " in
   *' --keep-going '* | *' --workspace '* | *' seckill '*)
     tests/install.sh prometheus

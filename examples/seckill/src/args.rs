@@ -112,7 +112,8 @@ pub(crate) struct Args {
     /// Replicas that must have an order before it is answered with 201; without them it is a 503. A
     /// failover loses what no replica has. Defaults to 1 behind Sentinels and on a Cluster, and to 0
     /// with one Redis. Two replicas or more let the sale go on while one of them is the new master. No
-    /// order is taken for five seconds after a replica has left, for it may be the new master.
+    /// order is taken for five seconds after a replica has left, and while one does not follow a new or restarted
+    /// master yet, for it may be the next one.
     #[arg(long, value_name = "COUNT", requires = "redis")]
     min_replicas: Option<u32>,
 

@@ -82,7 +82,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
         let error = format!(
             "--opens-at is later than the opening in the key {prefix}:opening, and the sale is open\n\
              hint: leave the date as it was, or for a new sale stop all servers, and delete {prefix}:opening and \
-             {prefix}:{{SKU}}:*"
+             {prefix}:{{SKU}}:*, but :refunds only when they are made"
         );
         return Err(error.into());
     }

@@ -20,7 +20,7 @@ use crate::draw::{Draw, FIRST_COME};
 use crate::names::{Sku, UserId};
 use example_support::lock;
 
-/// The keys of the script: all that Redis has of a SKU.
+/// The keys of the script: all that Redis has of a SKU, but for one by which a server asks what the replicas have.
 #[rustfmt::skip]
 pub(crate) const KEYS: [&str; 11] = [
     "stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds", "payments", "draw",
@@ -57,8 +57,9 @@ pub(crate) struct RedisStock {
 type Caller = (String, oneshot::Sender<Result<Replication, StoreError>>);
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
 
-/// Of a history the replicas that there were last, and when one of those before them had left.
-type Followers = (Vec<String>, Option<Instant>);
+/// Of each history the replicas that there were last, and when one of those before them had left; and the most that any of
+/// them ever had.
+type Followers = (HashMap<String, (Vec<String>, Option<Instant>)>, usize);
 
 /// What a master says of its replicas.
 #[derive(Clone)]
@@ -81,11 +82,14 @@ impl Replication {
         let is_in_time = |line: &&str| number(line, ",lag=").is_some_and(|lag| lag <= LAG);
         let address =
             |line: &str| Some(line.split_once(':')?.1.split_once(",state=")?.0.to_owned());
-        Self {
-            confirmed: online().filter(is_in_time).count() as u32,
-            history: field("master_replid:").unwrap_or_default().to_owned(),
-            online: online().filter_map(address).collect(),
-        }
+        let mut there: Vec<_> = online().filter(is_in_time).filter_map(address).collect();
+        let confirmed = there.len() as u32;
+        // One that has connected again may be listed twice for a while.
+        let late = online().filter(|line| !is_in_time(line)).filter_map(address);
+        let late: Vec<_> = late.filter(|it| !there.contains(it)).collect();
+        there.extend(late);
+        let history = field("master_replid:").unwrap_or_default().to_owned();
+        Self { confirmed, history, online: there }
     }
 }
 
@@ -103,21 +107,21 @@ struct OnSale {
     unconfirmed: Mutex<Option<StockError>>,
     /// The last order and the last payment, as Redis has told for sure.
     last: Mutex<[String; 2]>,
-    followers: Mutex<HashMap<String, Followers>>,
+    followers: Mutex<Followers>,
 }
 
 impl OnSale {
     /// Returns why what the master has may be lost with it, if so.
     fn trouble(&self, replicas: &Replication, wanted: u32) -> Option<StockError> {
-        let mut histories = lock(&self.followers);
+        let (histories, most) = &mut *lock(&self.followers);
         if histories.len() >= MOST_HISTORIES {
             histories.clear();
         }
-        let most = histories.values().map(|(online, _)| online.len()).max().unwrap_or(0);
+        *most = replicas.online.len().max(*most);
         // Those of an old master stay: one connection may be to it, and another to the new one. Who is not there yet, after a
         // restart or a failover, may be the next master.
         let (online, left) = histories.entry(replicas.history.clone()).or_insert_with(|| {
-            let is_missed = replicas.online.len() < most;
+            let is_missed = replicas.online.len() < *most;
             (Vec::new(), is_missed.then(Instant::now))
         });
         let count = |all: &[String], it| all.iter().filter(|other| *other == it).count();
@@ -201,11 +205,17 @@ async fn confirm_together(
     ask.cmd("INFO").arg("replication");
     let mut callers = Vec::new();
     while queue.recv_many(&mut callers, usize::MAX).await > 0 {
-        let told = commands.pipeline::<(u32, String)>(&ask).await;
+        let mut told = commands.pipeline::<(u32, String)>(&ask).await;
+        if let Err(StoreError::Disconnected { .. }) = told {
+            told = commands.pipeline(&ask).await;
+        }
         let told = told
             .map(|(confirmed, info)| Replication { confirmed, ..Replication::of(&info) })
-            // What it is asked about was executed.
-            .map_err(|error| StoreError::Uncertain { source: Box::new(error) });
+            .map_err(|error| match error {
+                StoreError::Timeout => error,
+                // What it is asked about was executed.
+                error => StoreError::Uncertain { source: Box::new(error) },
+            });
         let is_elsewhere = |it: &Replication| callers.iter().any(|(of, _)| *of != it.history);
         if told.as_ref().is_ok_and(is_elsewhere) && !replicas.on_cluster {
             // One of the two masters is the old one. The next connection leads to where the name does now.
@@ -244,16 +254,17 @@ impl RedisStock {
                 break;
             }
         }
-        let queue = |sku: &Sku| {
+        let queue = |(sku, _): &(Sku, u32)| {
             let (callers, queue) = mpsc::unbounded_channel();
             let key = stock.key(sku, "confirmed");
             tokio::spawn(confirm_together(waiting.clone(), replicas, key, queue));
             callers
         };
-        let queues: Vec<_> = on_sale.iter().map(|(sku, _)| queue(sku)).collect();
         // On a Cluster those of a SKU wait at its node.
+        let count = if replicas.on_cluster { on_sale.len() } else { 1 };
+        let queues: Vec<_> = on_sale.iter().take(count).map(queue).collect();
         for (number, (sku, pieces)) in on_sale.iter().enumerate() {
-            let callers = queues[if replicas.on_cluster { number } else { 0 }].clone();
+            let callers = queues.get(number).unwrap_or(&queues[0]).clone();
             let put = stock.put_on_sale(sku, *pieces, callers).await?;
             stock.on_sale.insert(sku.clone(), Arc::new(put));
             stock.look(sku).await?;
@@ -378,6 +389,7 @@ impl RedisStock {
     }
 
     pub(super) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
+        let is_read = matches!(call, Call::Entry(_) | Call::Show(_));
         let of = |user: &UserId| user.as_str().to_owned();
         let place = |user| self.draw(sku).flatten().map_or(0, |draw| draw.score(user)).to_string();
         let (op, subject, value, ticket) = match call {
@@ -392,13 +404,12 @@ impl RedisStock {
             Call::Show(user) => ("show", of(user), String::new(), 0),
         };
         let call = [op.to_owned(), subject, value, ticket.to_string()];
-        // What it has sent goes on if its time is over, and the circuit breaker learns of it.
-        match self.replicas.wanted {
-            0 => self.change(sku, &call).await,
-            _ => timeout(self.replicas.timeout, self.change(sku, &call))
-                .await
-                .unwrap_or(Err(StoreError::Timeout.into())),
+        if is_read || self.replicas.wanted == 0 {
+            return self.change(sku, &call).await;
         }
+        // What it has sent goes on if its time is over, and the circuit breaker learns of it.
+        let changed = timeout(self.replicas.timeout, self.change(sku, &call)).await;
+        changed.unwrap_or(Err(StoreError::Timeout.into()))
     }
 
     async fn change(&self, sku: &Sku, call: &[String; 4]) -> Result<Reply, StockError> {
@@ -477,4 +488,23 @@ impl RedisStock {
 
 fn is_refusal(outcome: Outcome) -> bool {
     matches!(outcome, Outcome::SoldOut | Outcome::TurnOver | Outcome::Over)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replica that has connected again, before its master has missed the old connection.
+    #[test]
+    fn a_replica_that_is_listed_twice_is_one() {
+        let of = |number, lag| {
+            let place = "ip=10.0.0.1,port=6379,state=online,offset=1";
+            format!("slave{number}:{place},lag={lag},type=replica\r\n")
+        };
+        for (info, online) in
+            [(of(0, 0) + &of(1, 40), 1), (of(0, 0) + &of(1, 1), 2), (of(0, 40) + &of(1, 40), 2)]
+        {
+            assert_eq!(Replication::of(&info).online.len(), online, "{info}");
+        }
+    }
 }
