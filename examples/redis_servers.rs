@@ -11,8 +11,9 @@ use std::time::Duration;
 
 use axum::{Router, routing::post};
 use tokio::net::TcpListener;
-use tower_sliding_window::RedisServers;
-use tower_sliding_window::{FailurePolicy, Policy, Quota, RedisStore, SlidingWindowLayer, key};
+use tower_sliding_window::{
+    FailurePolicy, Policy, Quota, RedisServers, RedisStore, SlidingWindowLayer, key,
+};
 
 const HELP: &str = "\
 Serves POST /orders on http://127.0.0.1:3000: five requests a minute for each user, on all servers

@@ -173,9 +173,12 @@ impl Bans {
         let (this, reason) = (self.clone(), reason.to_owned());
         let imposed = to_the_end(async move {
             let ban = this.store.impose(&log, duration, &reason, only_longer).await?;
-            let policy = log.policy.name().to_owned();
-            let event = BanEvent::Imposed { policy, key: log.key, ban: ban.clone() };
-            Ok((ban.is_new.then(|| this.emits(event)), ban))
+            let event = ban.is_new.then(|| {
+                let policy = log.policy.name().to_owned();
+                let event = BanEvent::Imposed { policy, key: log.key, ban: ban.clone() };
+                PendingEvent { on_event: this.on_event, event }
+            });
+            Ok((event, ban))
         });
         imposed.await.map(|(_event, ban)| ban)
     }
@@ -197,8 +200,11 @@ impl Bans {
         let (this, log) = (self.clone(), self.log(key));
         let lifted = to_the_end(async move {
             let was_there = this.store.lift(&log).await?;
-            let event = BanEvent::Lifted { policy: log.policy.name().to_owned(), key: log.key };
-            Ok((was_there.then(|| this.emits(event)), was_there))
+            let event = was_there.then(|| {
+                let event = BanEvent::Lifted { policy: log.policy.name().to_owned(), key: log.key };
+                PendingEvent { on_event: this.on_event, event }
+            });
+            Ok((event, was_there))
         });
         lifted.await.map(|(_event, was_there)| was_there)
     }
@@ -293,19 +299,15 @@ impl Bans {
     fn log(&self, key: impl Into<Key>) -> LogId {
         LogId::new(self.policy.get(), key)
     }
-
-    fn emits(&self, event: BanEvent) -> Emits {
-        Emits { on_event: self.on_event.clone(), event }
-    }
 }
 
-/// Emits an event when it is dropped: in the context of the caller, or where the change ends if the caller has left.
-struct Emits {
+/// An event that is emitted when this is dropped: in the context of the caller, or where the change ends if the caller has left.
+struct PendingEvent {
     on_event: Option<Arc<OnEvent>>,
     event: BanEvent,
 }
 
-impl Drop for Emits {
+impl Drop for PendingEvent {
     fn drop(&mut self) {
         if let Some(on_event) = &self.on_event {
             on_event(&self.event);

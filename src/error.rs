@@ -15,6 +15,11 @@ pub(crate) fn or_panic<T>(result: Result<T, impl Display>) -> T {
     }
 }
 
+/// The task of a call has ended early: with its runtime, or by a panic. It may have sent the request.
+pub(crate) fn task_has_ended() -> StoreError {
+    StoreError::Disconnected { message: "the task of the call has ended".to_owned() }
+}
+
 /// Why a call of a store failed.
 ///
 /// Either the store failed, or the call is a mistake of the caller: [`NoBudget`](Self::NoBudget),
@@ -179,11 +184,6 @@ impl StoreError {
         )
     }
 
-    /// Returns whether the request can never pass, in any store.
-    pub(crate) const fn is_above_limit(&self) -> bool {
-        matches!(self, Self::CostAboveLimit { .. })
-    }
-
     /// Returns whether the store may have counted the request although no reply arrived that says so.
     pub const fn may_have_counted(&self) -> bool {
         matches!(
@@ -199,7 +199,7 @@ impl StoreError {
     pub(crate) fn is_outage(&self) -> bool {
         match self {
             Self::Uncertain { source } => source.is_outage(),
-            _ => !self.is_above_limit() && !matches!(self, Self::Overloaded),
+            _ => !self.is_mistake() && !matches!(self, Self::Overloaded),
         }
     }
 

@@ -154,7 +154,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Bans a log's key for `duration`, unless its present ban lasts longer. With `only_longer`, a ban that was imposed
     /// by hand for `duration` or longer is left, too. Returns the ban that is in effect afterwards, whose `is_new` and
-    /// `lengthens` say what this call did. Those of [`Store::ban`] are false.
+    /// `lengthens` say what this call did. [`Store::ban`] leaves both false.
     fn impose(
         &self,
         _log: &LogId,

@@ -143,7 +143,7 @@ impl Drop for WaiterCount<'_> {
     }
 }
 
-/// The place of a waiter in its queue. Dropping it lets the next one go on.
+/// A caller in the queue of a log. Dropping it lets the next one go on.
 #[derive(Debug)]
 struct QueuedCaller<'a> {
     waiting: &'a Waiting,

@@ -6,8 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use test_support::{Cluster, Redis, patient};
 use tokio::task::JoinSet;
-use tower_sliding_window::RedisServers;
-use tower_sliding_window::{Limiter, Policy, Quota, RedisStore};
+use tower_sliding_window::{Limiter, Policy, Quota, RedisServers, RedisStore};
 
 use crate::peers::{LIMIT, MINUTE, Textbook};
 use crate::programs::{cpu, redis_pid};

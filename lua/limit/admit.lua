@@ -22,7 +22,7 @@
       the keys:
       shape (bytes): numbers, each a big-endian double of 8 bytes, which cost less than arguments
         requests (count): how many the group has
-        mode (0, 1 or 2): 1 if a request may have been recorded already, 2 to record nothing
+        mode (0, 1 or 2): 1 if a request was sent before, 2 to record nothing
         wants_reset (0 or 1): whether the reply has reset_us
         logs (count): how many logs each request has
         penalties (count): how many of the logs have a policy with a penalty
@@ -235,6 +235,7 @@ while key <= #KEYS do
           excess, at_us = excess - cost_in(found[i]), found[i + 1]
         end
         if #found < 2 * count then
+          -- No entry is left if the sums are too high: an earlier version counted a late check twice.
           return at_us and at_us + window_us - now_us or window_us
         end
         first, count = first + count, first + count
@@ -280,7 +281,8 @@ while key <= #KEYS do
       end
       if not error and entries > 0 then
         if (ttl_ms or call('PTTL', log)) > kept_us / 1000 + 1002 then
-          -- The clock has stepped back. The new entry must not leave before the newest one, nor all at one time.
+          -- The clock has stepped back. The new entry must not leave before the newest one. A microsecond later, so that
+          -- not all leave together.
           newest = newest or {}
           newest[k] = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] + 1
         end
@@ -470,7 +472,7 @@ while key <= #KEYS do
           if shape[at + 4] == budget then
             added = try('ZADD', log, 'NX', score, entry_of[k])
             if added == 0 then
-              -- As above. Its cost is in the sums.
+              -- The request was recorded earlier: its cost is in the sums.
               recorded_us, is_added = call('ZSCORE', log, entry_of[k]), false
             elseif added == 1 then
               local windows = windows_of[k]

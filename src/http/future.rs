@@ -108,11 +108,11 @@ where
         State::Deciding { check, request: Some(self) }
     }
 
-    fn call(mut self, counted: AfterResponse) -> State<S, ReqBody> {
+    fn call(mut self, after: AfterResponse) -> State<S, ReqBody> {
         // A server sends no body in response to HEAD, and drops that of the service unread.
         let (version, is_head) = (self.head.version, self.head.method == Method::HEAD);
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        let called = Called { counted, version, is_head, config: self.config };
+        let called = Called { after, version, is_head, config: self.config };
         State::Calling { response, called: Some(called) }
     }
 
@@ -211,7 +211,7 @@ where
 /// If it is dropped before the response is ready, the request stays counted, because the inner service was
 /// called. With `cancel_unanswered` it is cancelled instead.
 struct Called {
-    counted: AfterResponse,
+    after: AfterResponse,
     version: Version,
     is_head: bool,
     config: Arc<Config>,
@@ -246,7 +246,7 @@ impl Called {
         let head = result.as_ref().ok().map(|(head, _)| head);
         let mut tasks: Vec<_> = self.settle_by_head(head).into_iter().collect();
         let result = result.map(|(head, body)| head.map(|()| body));
-        let AfterResponse { permit, budgets, is_free, end, .. } = &mut self.counted;
+        let AfterResponse { permit, budgets, is_free, end, .. } = &mut self.after;
         let (permit, budgets) = (permit.take(), budgets.take());
         if let Ok(response) = &result {
             let by = budgets.zip(self.config.body_cost.clone());
@@ -263,27 +263,27 @@ impl Called {
 
     /// Cancels the request if it does not count with this response, or settles its budgets.
     fn settle_by_head(&mut self, head: Option<&Response<()>>) -> Option<JoinHandle<()>> {
-        let Self { counted, config, .. } = self;
-        let cancel = counted.cancel.take();
+        let Self { after, config, .. } = self;
+        let cancel = after.cancel.take();
         let cancels = match (head, &config.cancel_if) {
             (None, _) => config.cancel_unanswered,
             (Some(head), Some(cancel_if)) => cancel.is_some() && cancel_if(head),
             _ => false,
         };
         if cancels {
-            counted.budgets = None;
-            let shown = counted.shown.as_mut();
+            after.budgets = None;
+            let shown = after.shown.as_mut();
             shown.into_iter().for_each(|shown| shown.settle(0, ends_with_head));
             return cancel?.settle(0);
         }
-        let budgets = counted.budgets.as_ref()?;
+        let budgets = after.budgets.as_ref()?;
         let cost = config.head_cost.as_ref()?(head?)?;
         if cost == 0 && config.body_cost.is_some() {
             // It would remove the entries, and the end of the body would find none to settle.
-            counted.is_free = true;
+            after.is_free = true;
             return None;
         }
-        let shown = counted.shown.as_mut();
+        let shown = after.shown.as_mut();
         shown.into_iter().for_each(|shown| shown.settle(cost, LogId::is_budget));
         budgets.settle(cost)
     }
@@ -293,7 +293,7 @@ impl Called {
         result: Result<Response<B>, E>,
     ) -> Result<Response<ResponseBody<B>>, E> {
         let response = result?;
-        let AfterResponse { shown, end, .. } = &mut self.counted;
+        let AfterResponse { shown, end, .. } = &mut self.after;
         let end = end.take();
         let mut response = response.map(|body| ResponseBody::inner(body, end));
         if let Some(shown) = shown {
@@ -311,7 +311,7 @@ fn ends_with_head(log: &LogId) -> bool {
 
 impl Drop for Called {
     fn drop(&mut self) {
-        if let Some(cancel) = self.counted.cancel.take()
+        if let Some(cancel) = self.after.cancel.take()
             && self.config.cancel_unanswered
         {
             cancel.settle(0);

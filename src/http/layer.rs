@@ -599,7 +599,7 @@ impl SlidingWindowLayer {
     /// Adds a random time of up to `longest` to the wait that a denied client is told, so that those of a sale do not
     /// all come back in the same second. Defaults to zero.
     ///
-    /// It is the same in `Retry-After`, `RateLimit` and the gRPC details, and the wait is never too short. Decisions in
+    /// It is the same in `Retry-After`, `RateLimit` and the gRPC details, and never makes the wait shorter. Decisions in
     /// [`on_decision`](Self::on_decision) have the exact wait. No other rejection has it. The
     /// [draft](https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-11#section-8.5) advises it.
     pub fn retry_jitter(self, longest: Duration) -> Self {

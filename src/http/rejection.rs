@@ -56,7 +56,7 @@ impl Rejection {
     pub fn status(&self) -> StatusCode {
         match self {
             Self::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
-            Self::StoreFailed(error) if error.is_above_limit() => StatusCode::TOO_MANY_REQUESTS,
+            Self::StoreFailed(StoreError::CostAboveLimit { .. }) => StatusCode::TOO_MANY_REQUESTS,
             Self::StoreFailed(
                 StoreError::NoValue { .. }
                 | StoreError::NoBudget { .. }

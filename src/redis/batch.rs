@@ -15,10 +15,10 @@ use tokio::time::{Instant, timeout};
 
 use super::client::{Client, LONGEST_WAIT, MOST_CALLS, MOST_NODES, waited_too_long};
 use super::keys::Keys;
-use super::reply::{Replies, malformed, task_has_ended};
+use super::reply::{Replies, malformed};
 use super::request::is_redirection;
 use super::scripts::{Script, Scripts};
-use crate::error::StoreError;
+use crate::error::{StoreError, task_has_ended};
 use crate::telemetry;
 use crate::window::LogId;
 

@@ -313,7 +313,7 @@ impl CircuitBreaker {
                 && (&known.run_id, &known.master, &known.history)
                     == (&server.run_id, &server.master, &server.history);
             if is_same && server.mark.is_none() {
-                // The next one that can be read tells.
+                // The next mark that can be read tells whether there was a loss.
                 server.mark.clone_from(&known.mark);
             }
             if !is_same || known.mark != server.mark {

@@ -31,8 +31,7 @@ use crate::key::Key;
 /// store does.
 ///
 /// ```no_run
-/// use tower_sliding_window::RedisStore;
-/// use tower_sliding_window::RedisScript;
+/// use tower_sliding_window::{RedisScript, RedisStore};
 ///
 /// # async fn sell() -> Result<(), tower_sliding_window::StoreError> {
 /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;

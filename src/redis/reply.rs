@@ -9,11 +9,6 @@ pub(crate) fn read<T: FromRedisValue>(reply: &Value) -> Result<T, StoreError> {
         .map_err(|error| StoreError::Protocol { message: error.to_string() })
 }
 
-/// The task of a call has ended early: with its runtime, or by a panic. It may have sent the request.
-pub(crate) fn task_has_ended() -> StoreError {
-    StoreError::Disconnected { message: "the task of the call has ended".to_owned() }
-}
-
 pub(crate) fn malformed(expected: impl Into<String>) -> StoreError {
     StoreError::Protocol { message: expected.into() }
 }

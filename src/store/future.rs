@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
-use crate::error::StoreError;
+use crate::error::{StoreError, task_has_ended};
 
 /// The future of a store's result.
 ///
@@ -72,8 +72,7 @@ pub(crate) async fn to_the_end<T: Send + 'static>(
 
 /// A task has ended before what it had begun: with its runtime, or by a panic.
 pub(crate) fn task_of_calls_has_ended() -> StoreError {
-    let source = StoreError::Disconnected { message: "the task of the call has ended".to_owned() };
-    StoreError::Uncertain { source: Box::new(source) }
+    StoreError::Uncertain { source: Box::new(task_has_ended()) }
 }
 
 // Nothing is pinned structurally: the result is moved out, and the boxed future stays in its box.

@@ -36,17 +36,23 @@ tokio::task_local! {
 #[tokio::test]
 async fn event_comes_although_the_caller_has_left() {
     let redis = Redis::start().await;
+    let store = redis.store().await;
+    let limiter = Limiter::new(policy(), store.clone());
     let events = Arc::new(Mutex::new(Vec::new()));
     let heard = events.clone();
-    let bans = Bans::new(policy(), redis.store().await);
+    let bans = Bans::new(policy(), store);
     let bans = bans.on_event(move |_| heard.lock().unwrap().push(OPERATOR.try_get().ok()));
     let mut impose = task::spawn(bans.impose("mallory", Duration::from_secs(60), "spam"));
     assert_pending!(impose.poll());
     drop(impose);
     eventually("it is imposed", async || events.lock().unwrap().len() == 1).await;
+    assert!(!limiter.check("mallory").await.unwrap().is_admitted(), "remembered for a second");
     let mut lift = task::spawn(bans.lift("mallory"));
     assert_pending!(lift.poll());
+    let is_lifted = async || !redis.keys().await.iter().any(|key| key.ends_with(":ban"));
+    eventually("Redis has lifted it", is_lifted).await;
     drop(lift);
+    assert!(limiter.check("mallory").await.unwrap().is_admitted());
     eventually("it is lifted", async || events.lock().unwrap().len() == 2).await;
     OPERATOR.scope("eve", bans.impose("mallory", Duration::from_secs(60), "spam")).await.unwrap();
     OPERATOR.scope("eve", bans.lift("mallory")).await.unwrap();

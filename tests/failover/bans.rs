@@ -294,24 +294,6 @@ async fn ban_in_an_outage_outlives_a_longer_window() {
     assert!(!decision.is_admitted(), "banned for an hour");
 }
 
-/// Whoever bans a client that hangs up, or lifts a ban, has no time to wait for the reply.
-#[tokio::test]
-async fn ban_is_imposed_and_lifted_if_the_caller_leaves() {
-    let redis = Redis::start().await;
-    let (limiter, bans) = process(&redis.store().await);
-    let is_banned = async || redis.keys().await.iter().any(|key| key.ends_with(":ban"));
-    let mut impose = task::spawn(bans.impose("mallory", HOUR, "by mistake"));
-    assert_pending!(impose.poll());
-    drop(impose);
-    eventually("Redis has imposed it", async || is_banned().await).await;
-    assert!(!admit(&limiter, "mallory").await, "remembered for a second");
-    let mut lift = task::spawn(bans.lift("mallory"));
-    assert_pending!(lift.poll());
-    eventually("Redis has lifted it", async || !is_banned().await).await;
-    drop(lift);
-    assert!(admit(&limiter, "mallory").await);
-}
-
 /// Redis restarts, with or without its data. A process that has only met the ban does not know why and for how long it was
 /// imposed, and writes first what is lost.
 #[tokio::test]

@@ -7,11 +7,10 @@ use test_support::recorder::RecordedMetrics;
 use test_support::{Cluster, Redis, admit, eventually};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep, timeout};
-use tower_sliding_window::RedisServers;
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{
     Bans, DecidedBy, Decision, FailurePolicy, Limiter, LogCost, MemoryStore, Policy, PolicyHandle,
-    Quota, RedisStore,
+    Quota, RedisServers, RedisStore,
 };
 
 use crate::{LOG, limiter, store, user};

@@ -20,10 +20,9 @@ mod soak;
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, Instant, sleep};
-use tower_sliding_window::RedisServers;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisStore, StoreError,
+    DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisServers, RedisStore, StoreError,
 };
 
 /// The log of [`user`] and the key `alice`.

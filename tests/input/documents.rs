@@ -12,10 +12,10 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tower_sliding_window::RedisServers;
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::{
     Counts, FailurePolicy, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
+    RedisServers,
 };
 
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {

@@ -7,8 +7,7 @@ use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::tls::{self, Certificates};
 use test_support::warnings::Warnings;
 use test_support::{Cluster, MASTER, Redis, Sentinel, eventually, patient};
-use tower_sliding_window::RedisServers;
-use tower_sliding_window::{Bans, FailurePolicy, Limiter, Policy, Quota, RedisStore};
+use tower_sliding_window::{Bans, FailurePolicy, Limiter, Policy, Quota, RedisServers, RedisStore};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use test_support::{Cluster, Redis, eventually, patient_store};
-use tower_sliding_window::{RedisCommands, RedisScript, RedisServers};
-use tower_sliding_window::{RedisStore, StoreError};
+use tower_sliding_window::{RedisCommands, RedisScript, RedisServers, RedisStore, StoreError};
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tower_sliding_window::{Key, StoreError};
-use tower_sliding_window::{RedisCommands, RedisScript};
+use tower_sliding_window::{Key, RedisCommands, RedisScript, StoreError};
 
 use crate::detector::{Check, Outcome};
 use crate::rule::{StormRule, micros};

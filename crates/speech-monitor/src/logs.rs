@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use tokio::time::Instant;
-use tower_sliding_window::{Key, RedisStore, StoreError};
-use tower_sliding_window::{RedisCommands, RedisScript};
+use tower_sliding_window::{Key, RedisCommands, RedisScript, RedisStore, StoreError};
 use uuid::Uuid;
 
 use crate::decision::Message;

@@ -82,7 +82,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
         let error = format!(
             "--opens-at is later than the opening in the key {prefix}:opening, and the sale is open\n\
              hint: leave the date as it was, or for a new sale stop all servers, and delete {prefix}:opening and \
-             {prefix}:{{SKU}}:*, but :refunds only when they are made"
+             {prefix}:{{SKU}}:*, but keep :refunds until they are paid back"
         );
         return Err(error.into());
     }
@@ -99,7 +99,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
             StockError::Lost(sku) => format!(
                 "Redis has lost the stock of {sku}, and maybe its orders\n\
                  hint: restore both from a backup, or save what {prefix}:{{SKU}}:orders and :paid still hold, \
-                 for who has paid gets nothing of a new sale, and begin one, with the -h, -p and -n of --redis: {}",
+                 because the new sale does not know who has paid, and begin one, with -h, -p and -n as in --redis: {}",
                 new_sales(prefix, &[&sku], on_sale.len() == 1)
             )
             .into(),

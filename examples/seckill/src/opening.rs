@@ -7,8 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::http::StatusCode;
 use tokio::sync::watch::{self, Receiver, Sender};
 use tokio::time::{Instant, sleep};
-use tower_sliding_window::StoreError;
-use tower_sliding_window::{RedisCommands, RedisScript};
+use tower_sliding_window::{RedisCommands, RedisScript, StoreError};
 
 use crate::args::Args;
 use example_support::problem::Problem;

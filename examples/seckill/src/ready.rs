@@ -64,8 +64,8 @@ impl Standstill {
                 reason: format!("{} is sold: Redis has lost the stock of {sku}.", what(sku)),
                 hint: format!(
                     "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what \
-                     {prefix}:{{SKU}}:orders and :paid still hold, for who has paid gets nothing of a new sale, and begin \
-                     one: `{}`, with the -h, -p and -n of --redis. Then start them.",
+                     {prefix}:{{SKU}}:orders and :paid still hold, because the new sale does not know who has paid, and \
+                     begin one: `{}`, with -h, -p and -n as in --redis. Then start them.",
                     new_sales(prefix, &lost, lost.len() == skus.len())
                 ),
                 is_whole,

@@ -195,7 +195,9 @@ pub(crate) enum StockError {
     #[error("{confirmed} of {wanted} replicas have it")]
     NotReplicated { confirmed: u32, wanted: u32 },
     /// The other replicas may not follow the new master yet.
-    #[error("a replica has just left its master, and may be the new one")]
+    #[error(
+        "a replica has just left its master or does not follow it yet, and may be the next one"
+    )]
     ReplicaLeft,
     /// Redis has lost a SKU that this server was started with.
     #[error("Redis has lost the stock of {0}")]

@@ -38,7 +38,7 @@ pub(crate) struct Document {
     pub(crate) receiver: String,
 }
 
-/// Reads a list whose members are there once.
+/// Reads a list, and refuses a name that is there twice.
 fn once<'de, D: Deserializer<'de>>(list: D) -> Result<BTreeMap<String, String>, D::Error> {
     struct Once;
 
@@ -50,11 +50,12 @@ fn once<'de, D: Deserializer<'de>>(list: D) -> Result<BTreeMap<String, String>, 
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut limits = BTreeMap::new();
-            while let Some((name, limit)) = list.next_entry::<String, String>()? {
-                if let Some(name) = limits.insert(name.clone(), limit).map(|_| name) {
+            let mut limits = Self::Value::new();
+            while let Some((name, limit)) = list.next_entry()? {
+                if limits.contains_key(&name) {
                     return Err(A::Error::custom(format_args!("{name:?} is there twice")));
                 }
+                limits.insert(name, limit);
             }
             Ok(limits)
         }

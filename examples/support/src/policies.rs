@@ -9,8 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
-use tower_sliding_window::StoreError;
-use tower_sliding_window::{RedisCommands, RedisScript};
+use tower_sliding_window::{RedisCommands, RedisScript, StoreError};
 
 use crate::problem::Problem;
 

@@ -3,8 +3,7 @@
 use std::error::Error;
 
 use ::redis::{ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult};
-use tower_sliding_window::RedisServers;
-use tower_sliding_window::{RedisStore, StoreError};
+use tower_sliding_window::{RedisServers, RedisStore, StoreError};
 
 use crate::flags::RedisFlags;
 

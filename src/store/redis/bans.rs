@@ -60,8 +60,7 @@ impl Inner {
     /// Takes note of a ban that Redis has now. One that is known here keeps its length, of which this is the rest.
     pub(super) fn see_ban(&self, log: &LogId, ban: &Ban, at: Duration) {
         let known_us = self.local.standing_ban(log).map_or(0, |(ban, now_us)| ban.wait_us(now_us));
-        let is_known = known_us > 0 && known_us.abs_diff(micros(ban.remaining)) < SAME_BAN_US;
-        let length = if is_known { Duration::ZERO } else { ban.remaining };
+        let length = new_length(known_us, ban.remaining);
         self.local.restore_ban(log, length, &ban.reason, Some(at));
     }
 
@@ -117,16 +116,12 @@ impl Inner {
                 // Redis may have lost it. Then the next check writes it, and learns whether it was lifted.
                 continue;
             }
-            // The same ban differs by a round trip. Another one may be shorter, after this one was lifted.
-            let is_known =
-                !remaining.is_zero() && known_us.abs_diff(micros(remaining)) < SAME_BAN_US;
-            if !is_known {
+            let length = new_length(known_us, remaining);
+            if remaining.is_zero() || !length.is_zero() {
                 self.local.lift_ban(log);
             }
             if !remaining.is_zero() {
-                let length = remaining.saturating_sub(sent.at.elapsed());
-                // Without a length it is only seen again.
-                let length = if is_known { Duration::ZERO } else { length };
+                let length = length.saturating_sub(sent.at.elapsed());
                 self.local.restore_ban(log, length, STRIKES_REASON, outcome.timestamp);
                 self.note_ban_if_lost(log, sent.losses);
             }
@@ -184,6 +179,13 @@ impl Inner {
             }
         }
     }
+}
+
+/// Returns the length of a ban that Redis has for so long, or zero if it is the one known here: it is only seen again. The same
+/// ban differs by a round trip. Another one may be shorter, after this one was lifted.
+fn new_length(known_us: u64, remaining: Duration) -> Duration {
+    let is_known = known_us > 0 && known_us.abs_diff(micros(remaining)) < SAME_BAN_US;
+    if is_known { Duration::ZERO } else { remaining }
 }
 
 /// Returns the present bans among these ban records, in one round trip.

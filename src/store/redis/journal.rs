@@ -214,10 +214,10 @@ impl State {
     /// Takes note of a request that was admitted here, or by a Redis that may have lost it.
     pub(super) fn admit(&mut self, check: &Check, at: Instant, origin: Origin) {
         for (log, places) in check.costs().filter(|(_, places)| *places > 0) {
-            let (id, request) =
-                (log.entry_id(check.id), Request { initial: places, places, at, origin });
+            let id = log.entry_id(check.id);
+            let request = Request { initial: places, places, at, origin };
             let known = self.logs.get(log).and_then(|it| it.requests.get(&id));
-            // A value that was seen again since leaves no earlier.
+            // An older admission must not shorten how long a value is kept.
             if !log.policy.refreshes() || known.is_none_or(|known| known.at <= at) {
                 self.set(log, id, request);
             }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use tower_sliding_window::store::{
     Check, LogId, LogOutcome, Outcome, QuotaState, Store, StoreFuture,
 };
-use tower_sliding_window::{Explanation, RedisStore, StoreError};
-use tower_sliding_window::{RedisServers, RedisStoreBuilder};
+use tower_sliding_window::{Explanation, RedisServers, RedisStore, RedisStoreBuilder, StoreError};
 
 use crate::warnings::Warnings;
 use crate::{Cluster, MASTER, Redis, Sentinels};

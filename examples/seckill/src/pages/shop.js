@@ -66,7 +66,7 @@ let mine = { state: "none" };
 /** The ends of all waits, on the page's clock. */
 const ends = {};
 let isSending = false;
-/** Grows when the page goes to another SKU or user, and with each action: what was asked before is of another place. */
+/** Grows when the SKU or the user changes, and with each action. An answer to what was asked in an earlier epoch is dropped. */
 let epoch = 0;
 /** What the last answer was, until something else happens. */
 let said = "";

@@ -35,8 +35,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const MARKED_BY: Duration = Duration::from_millis(1500);
 /// How old a level may be that is shown.
 const STALE: Duration = Duration::from_secs(2);
-/// How long after a replica has left its master nothing on that is safe: it may be the next master, and Sentinels, Clusters
-/// and the other replicas take a while to follow it.
+/// For how long no order is safe after a replica has left its master, or while fewer follow a new or restarted one than
+/// before: one of the others may be the next master, and Sentinels, Clusters and the other replicas take a while to follow.
 const LEFT_BY: Duration = Duration::from_secs(5);
 /// How long ago a replica may have replied, in whole seconds, that is taken to have what it was sent.
 const LAG: u64 = 2;
@@ -45,7 +45,7 @@ const MOST_HISTORIES: usize = 64;
 
 /// Keeps stock and orders in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
-    reads: RedisCommands,
+    commands: RedisCommands,
     prefix: String,
     replicas: Replicas,
     script: RedisScript,
@@ -57,9 +57,14 @@ pub(crate) struct RedisStock {
 type Caller = (String, oneshot::Sender<Result<Replication, StoreError>>);
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
 
-/// Of each history the replicas that there were last, and when one of those before them had left; and the most that any of
-/// them ever had.
-type Followers = (HashMap<String, (Vec<String>, Option<Instant>)>, usize);
+/// The replicas of the masters that were seen.
+#[derive(Default)]
+struct Followers {
+    /// Of each history those that there were last, and when one of those before them had left.
+    of_history: HashMap<String, (Vec<String>, Option<Instant>)>,
+    /// The most that there ever were.
+    most: usize,
+}
 
 /// What a master says of its replicas.
 #[derive(Clone)]
@@ -113,14 +118,14 @@ struct OnSale {
 impl OnSale {
     /// Returns why what the master has may be lost with it, if so.
     fn trouble(&self, replicas: &Replication, wanted: u32) -> Option<StockError> {
-        let (histories, most) = &mut *lock(&self.followers);
-        if histories.len() >= MOST_HISTORIES {
-            histories.clear();
+        let Followers { of_history, most } = &mut *lock(&self.followers);
+        if of_history.len() >= MOST_HISTORIES {
+            of_history.clear();
         }
         *most = replicas.online.len().max(*most);
         // Those of an old master stay: one connection may be to it, and another to the new one. Who is not there yet, after a
         // restart or a failover, may be the next master.
-        let (online, left) = histories.entry(replicas.history.clone()).or_insert_with(|| {
+        let (online, left) = of_history.entry(replicas.history.clone()).or_insert_with(|| {
             let is_missed = replicas.online.len() < *most;
             (Vec::new(), is_missed.then(Instant::now))
         });
@@ -146,7 +151,8 @@ impl OnSale {
     ) -> Result<Option<StockError>, StoreError> {
         let (caller, replicas) = oneshot::channel();
         let _ = self.callers.send((told_by.history.clone(), caller));
-        let replicas = replicas.await.map_err(|_| malformed("expected a reply to each"));
+        let replicas =
+            replicas.await.map_err(|_| malformed("the task that asks for the replicas has ended"));
         let confirmed = replicas.and_then(|it| it).map(|mut replicas| {
             // Another master may lack what this one has told.
             if replicas.history != told_by.history {
@@ -232,14 +238,14 @@ impl RedisStock {
     /// The connection that waits for replicas must be its own, because `WAIT` holds up what is sent after it.
     pub(crate) async fn open(
         waiting: RedisCommands,
-        reads: RedisCommands,
+        commands: RedisCommands,
         prefix: &str,
         on_sale: &[(Sku, u32)],
         replicas: Replicas,
         terms: Terms,
     ) -> Result<Arc<Self>, StockError> {
         let mut stock = Self {
-            reads,
+            commands,
             prefix: prefix.to_owned(),
             replicas,
             script: RedisScript::new(SALE),
@@ -248,7 +254,7 @@ impl RedisStock {
         };
         for (sku, _) in on_sale {
             let exists = redis::cmd("GET").arg(stock.key(sku, "stock")).to_owned();
-            if stock.reads.query::<Option<String>>(&exists).await?.is_none() {
+            if stock.commands.query::<Option<String>>(&exists).await?.is_none() {
                 // It is new, or Redis has lost it: then a running server marks that meanwhile.
                 sleep(MARKED_BY).await;
                 break;
@@ -264,7 +270,7 @@ impl RedisStock {
         let count = if replicas.on_cluster { on_sale.len() } else { 1 };
         let queues: Vec<_> = on_sale.iter().take(count).map(queue).collect();
         for (number, (sku, pieces)) in on_sale.iter().enumerate() {
-            let callers = queues.get(number).unwrap_or(&queues[0]).clone();
+            let callers = queues[number % count].clone();
             let put = stock.put_on_sale(sku, *pieces, callers).await?;
             stock.on_sale.insert(sku.clone(), Arc::new(put));
             stock.look(sku).await?;
@@ -289,7 +295,7 @@ impl RedisStock {
         set.cmd("MSETNX").arg(&stock).arg(pieces).arg(&draw).arg(mode).ignore();
         set.get(&stock).get(&draw);
         type Kept = (Option<String>, Option<String>);
-        let (Some(pieces_kept), Some(kept)) = self.reads.pipeline::<Kept>(&set).await? else {
+        let (Some(pieces_kept), Some(kept)) = self.commands.pipeline::<Kept>(&set).await? else {
             return Err(StockError::Lost(sku.clone()));
         };
         if pieces_kept == LOST {
@@ -305,7 +311,7 @@ impl RedisStock {
         }
         let unseen = (Instant::now(), Err(StoreError::Unavailable.into()), None);
         let wanted = self.replicas.wanted;
-        let nothing = StockError::NotReplicated { confirmed: 0, wanted };
+        let nothing = (wanted > 0).then_some(StockError::NotReplicated { confirmed: 0, wanted });
         Ok(OnSale {
             callers,
             kept,
@@ -313,7 +319,7 @@ impl RedisStock {
             seen: Mutex::new(unseen),
             history: AtomicU64::new(0),
             // Until they have confirmed something.
-            unconfirmed: Mutex::new((wanted > 0).then_some(nothing)),
+            unconfirmed: Mutex::new(nothing),
             last: Mutex::default(),
             followers: Mutex::default(),
         })
@@ -330,9 +336,8 @@ impl RedisStock {
 
     /// Reads the level of a SKU, does what its time has come for, and marks it if Redis has lost it.
     async fn look(&self, sku: &Sku) -> Result<(), StockError> {
-        let Some(OnSale { kept, seen, last, .. }) = self.on_sale.get(sku).map(|it| &**it) else {
-            return Ok(());
-        };
+        let Some(on_sale) = self.on_sale.get(sku) else { return Ok(()) };
+        let OnSale { kept, seen, last, .. } = &**on_sale;
         let [order, payment] = lock(last).clone();
         let tick = ["tick".to_owned(), kept.clone(), order, payment];
         let looked = self.send(sku, &tick).await.and_then(|Sent { reply, level, trouble }| {
@@ -372,10 +377,8 @@ impl RedisStock {
     }
 
     pub(super) fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
-        let Some(OnSale { seen, .. }) = self.on_sale.get(sku).map(|it| &**it) else {
-            return Ok(None);
-        };
-        let (at, level, _) = &*lock(seen);
+        let Some(on_sale) = self.on_sale.get(sku) else { return Ok(None) };
+        let (at, level, _) = &*lock(&on_sale.seen);
         if at.elapsed() > STALE {
             return Err(StoreError::Unavailable.into());
         }
@@ -423,10 +426,7 @@ impl RedisStock {
             }
             sent => sent?,
         };
-        match sent.trouble {
-            Some(trouble) if !is_refusal(sent.reply.outcome) => Err(trouble),
-            _ => Ok(sent.reply),
-        }
+        sent.trouble.map_or(Ok(sent.reply), Err)
     }
 
     /// Sends a call to the script. A change waits for the replicas.
@@ -444,7 +444,7 @@ impl RedisStock {
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;
         arguments.push(u8::from(wanted > 0).to_string());
-        let told: Told = self.reads.script(&self.script, &keys, &arguments).await?;
+        let told: Told = self.commands.script(&self.script, &keys, &arguments).await?;
         let (outcome, order, number, now_us, news_us, now_history, level, info) = told;
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());
@@ -460,7 +460,7 @@ impl RedisStock {
         match replicas {
             None if wanted == 0 => drop(history.fetch_max(now_history, Ordering::Relaxed)),
             // Nobody got anything that could be lost.
-            Some(_) if is_refusal(outcome) => {}
+            Some(_) if is_refusal(outcome) => trouble = None,
             Some(by) if op != "tick" => trouble = on_sale.confirm(by, now_history, wanted).await?,
             // A failover may take back what too few replicas have.
             Some(by) if is_unsure => {

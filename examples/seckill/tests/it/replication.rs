@@ -419,12 +419,15 @@ async fn other_connections_follow(orders_stay: bool) {
     let order = server.order("iphone", "alice").await.json();
     until_ready(&server).await;
     // The store looks for its mark once a second, which ends with the same command.
-    let clients = loop {
-        let clients: String = master.run(&["CLIENT", "LIST", "TYPE", "normal"]).await;
-        if clients.matches(" cmd=info ").count() == 1 {
-            break clients;
+    let clients = async {
+        loop {
+            let clients: String = master.run(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+            if clients.matches(" cmd=info ").count() == 1 {
+                break clients;
+            }
         }
     };
+    let clients = tokio::time::timeout(Duration::from_secs(20), clients).await.expect("it is seen");
     replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     name.lead_to(replica.port());
     for client in clients.lines().filter(|it| it.contains(" cmd=info ") == orders_stay) {
