@@ -143,12 +143,7 @@ impl OnSale {
 
     /// Returns why what a call to this master has told may be lost with it, if so. Otherwise takes note of how many orders and
     /// payments there were.
-    async fn confirm(
-        &self,
-        told_by: Replication,
-        count: u64,
-        wanted: u32,
-    ) -> Result<Option<StockError>, StoreError> {
+    async fn confirm(&self, told_by: Replication, count: u64, wanted: u32) -> Option<StockError> {
         let (caller, replicas) = oneshot::channel();
         let _ = self.callers.send((told_by.history.clone(), caller));
         let replicas =
@@ -160,12 +155,12 @@ impl OnSale {
             }
             self.trouble(&replicas, wanted)
         });
-        if matches!(confirmed, Ok(None)) {
+        let trouble = confirmed.unwrap_or_else(|error| Some(error.into()));
+        if trouble.is_none() {
             self.history.fetch_max(count, Ordering::Relaxed);
         }
-        let trouble = confirmed.clone().unwrap_or_else(|error| Some(error.into()));
         lock(&self.unconfirmed).clone_from(&trouble);
-        confirmed
+        trouble
     }
 }
 
@@ -188,7 +183,7 @@ fn malformed(message: impl ToString) -> StoreError {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Replicas {
     pub(crate) wanted: u32,
-    /// How long Redis may take to reply, and the replicas to confirm, together.
+    /// How long Redis may take to reply, and the replicas to confirm, each.
     pub(crate) timeout: Duration,
     /// Whether the SKUs are on the nodes of a Cluster.
     pub(crate) on_cluster: bool,
@@ -366,8 +361,14 @@ impl RedisStock {
                 }
                 *seen = (Instant::now(), Err(lost.clone()), None);
             }
-            // Until it is stale, the level before is shown.
-            Err(error) => seen.2 = Some(error.clone()),
+            // Until it is stale, the level before is shown. The next look may be at another master, whose replicas have
+            // confirmed nothing yet.
+            Err(error) => {
+                seen.2 = Some(error.clone());
+                if self.replicas.wanted > 0 {
+                    *lock(&on_sale.unconfirmed) = Some(error.clone());
+                }
+            }
         }
         looked.map(drop)
     }
@@ -411,8 +412,14 @@ impl RedisStock {
             return self.change(sku, &call).await;
         }
         // What it has sent goes on if its time is over, and the circuit breaker learns of it.
-        let changed = timeout(self.replicas.timeout, self.change(sku, &call)).await;
-        changed.unwrap_or(Err(StoreError::Timeout.into()))
+        let changed = timeout(2 * self.replicas.timeout, self.change(sku, &call)).await;
+        changed.unwrap_or_else(|_| {
+            let late = StockError::from(StoreError::Timeout);
+            if let Some(on_sale) = self.on_sale.get(sku) {
+                *lock(&on_sale.unconfirmed) = Some(late.clone());
+            }
+            Err(late)
+        })
     }
 
     async fn change(&self, sku: &Sku, call: &[String; 4]) -> Result<Reply, StockError> {
@@ -461,7 +468,7 @@ impl RedisStock {
             None if wanted == 0 => drop(history.fetch_max(now_history, Ordering::Relaxed)),
             // Nobody got anything that could be lost.
             Some(_) if is_refusal(outcome) => trouble = None,
-            Some(by) if op != "tick" => trouble = on_sale.confirm(by, now_history, wanted).await?,
+            Some(by) if op != "tick" => trouble = on_sale.confirm(by, now_history, wanted).await,
             // A failover may take back what too few replicas have.
             Some(by) if is_unsure => {
                 let on_sale = Arc::clone(on_sale);

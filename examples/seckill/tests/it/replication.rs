@@ -306,9 +306,13 @@ async fn no_order_is_taken_while_a_replica_has_not_come_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_that_looks_waits_for_a_distant_redis() {
     let redis = Redis::start().await;
+    let _replica = redis.start_replica().await;
     let far = Proxy::to(redis.port()).await;
     let flags = ["--redis", &far.url(), "--min-replicas", "1", "--response-timeout", "500ms"];
     let server = alone(&flags);
+    until_ready(&server).await;
+    far.set(Fault::Delay(Duration::from_millis(260)));
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
     far.set(Fault::Delay(Duration::from_millis(300)));
     let looks = (0..150).map(async |number| {
         by(&server, &format!("user-{number}"), "GET", "/seckill/iphone/entry").await.status
