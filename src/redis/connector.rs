@@ -89,8 +89,10 @@ pub(super) struct Server {
     pub(super) mark: Option<String>,
 }
 
-/// Returns the mark and the replication ID (`master_replid`). The mark is lost with the data, and made if there is none. A server that became a replica and then the master again has the mark from its master, but has lost
-/// what that one did not have. Redis changes the ID in such a case, and also an hour after a server has lost its last replica.
+/// Returns the mark and the replication ID (`master_replid`). The mark is lost with the data, and made if there is none.
+///
+/// A server that became a replica and then the master again has the mark from its master, but has lost what that one did
+/// not have. Redis changes the ID in such a case, and also an hour after a server has lost its last replica.
 pub(super) async fn read_mark(
     connection: &mut Connection,
     name: &str,

@@ -90,7 +90,8 @@ pub(crate) struct Args {
     /// How far limits may be lowered, in percent of what is configured; 100 never lowers any. While more than
     /// 5 % of the downstream's results are failures or later than 500 ms, the limits of all institutions are
     /// lowered by three tenths every four seconds. Else they rise by a twentieth of the configured ones every
-    /// two, or after a minute without results. A message that the downstream does not take within 5 s has failed. Each server follows what it sees itself.
+    /// two, or after a minute without results. A message that the downstream does not take within 5 s has failed. Each server
+    /// follows what it sees itself.
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = percent())]
     pub(crate) adapt_floor: u32,
 

@@ -30,8 +30,8 @@ pub struct ListenFlags {
 /// `mut_arg` gives `--redis` and `--sentinel-master` the environment variables of the server, and `--prefix` its default.
 #[derive(Args, Clone)]
 pub struct RedisFlags {
-    /// Redis that keeps what the servers share: redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or
-    /// separate by commas (in a password write %2C), for the nodes of a Cluster or for Sentinels. Without it, this process keeps everything.
+    /// Redis that keeps what the servers share: redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or separate by commas (in a
+    /// password write %2C), for the nodes of a Cluster or for Sentinels. Without it, this process keeps everything.
     // Text here, so that an error of clap, which repeats the value, can't show a password.
     #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
     pub redis: Vec<String>,
