@@ -469,12 +469,15 @@ while key <= #KEYS do
           cost = cost_of[k]
         end
         if is_added and cost > 0 then
-          if shape[at + 4] == budget then
-            added = try('ZADD', log, 'NX', score, entry_of[k])
+          if refreshed and refreshed[k] then
+            added = try('ZADD', log, 'GT', score, refreshed[k])
+          else
+            local entry = shape[at + 4] == budget and entry_of[k] or member
+            added = try('ZADD', log, 'NX', score, entry)
             if added == 0 then
-              -- The request was recorded earlier: its cost is in the sums.
-              recorded_us, is_added = call('ZSCORE', log, entry_of[k]), false
-            elseif added == 1 then
+              -- The request was recorded earlier. Its cost is in the sums of a budget.
+              recorded_us, is_added = call('ZSCORE', log, entry), false
+            elseif added == 1 and shape[at + 4] == budget then
               local windows = windows_of[k]
               for i = 1, windows and #windows or 0, 3 do
                 -- After a clock step, what other policies have counted may be later.
@@ -487,13 +490,6 @@ while key <= #KEYS do
                 changed[k] = nil
               end
               added = write(k, format('%d', -1 - sum_of[k]))
-            end
-          elseif refreshed and refreshed[k] then
-            added = try('ZADD', log, 'GT', score, refreshed[k])
-          else
-            added = try('ZADD', log, 'NX', score, member)
-            if added == 0 then
-              recorded_us, is_added = call('ZSCORE', log, member), false
             end
           end
           if type(added) == 'table' then
