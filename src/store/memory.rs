@@ -68,6 +68,8 @@ struct Inner {
     strikes_lost: AtomicUsize,
     /// When strikes without room were last reported: a client can bring one with each request.
     strikes_reported: Pace,
+    /// When expired logs were last looked for because the store is nearly full.
+    swept: Pace,
     /// How many ban records there are.
     bans: AtomicUsize,
 }
@@ -109,6 +111,7 @@ impl MemoryStore {
             refused: AtomicUsize::new(0),
             strikes_lost: AtomicUsize::new(0),
             strikes_reported: Pace::new(),
+            swept: Pace::new(),
             bans: AtomicUsize::new(0),
         }))
     }

@@ -51,6 +51,10 @@ impl Fill {
         Self { filled, high, low, capacity, nearly_full, reported }
     }
 
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.nearly_full.load(Ordering::Relaxed)
+    }
+
     /// Reports a change. Must not be called under a lock, because a subscriber or recorder may use the store.
     pub(crate) fn report(&self, held: usize) {
         let was = self.nearly_full.load(Ordering::Relaxed);

@@ -60,6 +60,18 @@ async fn filling_store_warns_at_80_percent_and_counts_its_refusals() {
     assert_eq!((nearly_full(), of_memory(&warnings), refusals()), (0.0, 2, 5));
     fill(&store, 10).await;
     assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 3), "and it is filled again");
+    drop((limiter, store));
+
+    // After a flood no new keys come.
+    let store = MemoryStore::with_capacity(10);
+    fill(&store, 9).await;
+    tokio::time::advance(Duration::from_secs(59)).await;
+    let often = Limiter::new(Quota::per_day(1), store.clone());
+    let _ = often.check("bob").await.unwrap();
+    assert_eq!((nearly_full(), store.len()), (1.0, 10));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(!often.check("bob").await.unwrap().is_admitted());
+    assert_eq!((nearly_full(), store.len()), (0.0, 1), "a denial sees that they have expired");
 }
 
 #[test]

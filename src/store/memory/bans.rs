@@ -115,10 +115,7 @@ impl MemoryStore {
             self.0.drop_expired(&mut shard, now_us, VISITED_AT_ONCE);
             changed
         };
-        match try_change() {
-            Err(StoreError::Full { .. }) if self.0.make_room() => try_change(),
-            result => result,
-        }
+        self.0.make_room_for(try_change)
     }
 
     pub(super) fn ban_of(&self, log: &LogId) -> Option<Ban> {
@@ -182,7 +179,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{Bans, Quota};
+    use crate::{Bans, Limiter, Quota};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -208,6 +205,19 @@ mod tests {
         );
         assert!(bans.lift("b").await.unwrap() && bans.lift("c").await.unwrap());
         assert_eq!(store.0.bans.load(Ordering::Relaxed), 0);
+    }
+
+    /// A request waits for the room that it needs, and not until all that a flood has left is dropped.
+    #[tokio::test(start_paused = true)]
+    async fn room_is_made_bit_by_bit() {
+        let store = MemoryStore::with_capacity(20_000);
+        let limiter = Limiter::new(Quota::per_minute(1), store.clone());
+        for user in 0..20_000_u32 {
+            assert!(limiter.check(user).await.unwrap().is_admitted());
+        }
+        tokio::time::advance(60 * SECOND).await;
+        assert!(limiter.check("alice").await.unwrap().is_admitted());
+        assert!((10_000..19_999).contains(&store.len()), "{}", store.len());
     }
 
     #[tokio::test(start_paused = true)]

@@ -20,7 +20,11 @@ impl MemoryStore {
         record: bool,
     ) -> Result<Outcome, StoreError> {
         let inner = &self.0;
-        if record && inner.bans.load(Ordering::Relaxed) + check.logs.len() > inner.capacity {
+        let has_penalty = |log: &LogId| log.policy.get_penalty().is_some();
+        if record
+            && inner.bans.load(Ordering::Relaxed) + check.logs.len() > inner.capacity
+            && check.logs.iter().any(has_penalty)
+        {
             // For strikes. A denial whose strike has no room stays one.
             inner.make_room();
         }

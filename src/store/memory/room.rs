@@ -10,23 +10,38 @@ use crate::error::StoreError;
 use crate::telemetry;
 
 const SECOND: Duration = Duration::from_secs(1);
+/// How many logs and ban records of each shard a request looks at that needs room. To drop so many takes about a
+/// millisecond.
+const MOST_SWEPT: usize = 64;
 
 impl Inner {
-    /// Calls `act`. If it fails for lack of room, drops all expired logs and calls it once more.
+    /// Calls `act`, and counts if there was no room.
     ///
     /// It reports nothing, so that the caller may hold a lock: [`Inner::report`] does afterwards.
     pub(super) fn with_room<T>(
         &self,
         act: impl Fn() -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let mut done = act();
-        if let Err(StoreError::Full { .. }) = done
-            && self.make_room()
-        {
-            done = act();
-        }
+        let done = self.make_room_for(act);
         if let Err(StoreError::Full { .. }) = done {
             self.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Calls `act`, and again while it fails for lack of room and there is something expired to drop.
+    pub(super) fn make_room_for<T>(
+        &self,
+        act: impl Fn() -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut done = act();
+        while let Err(StoreError::Full { .. }) = done {
+            let has_dropped = self.make_room();
+            // Another thread may have made it.
+            done = act();
+            if !has_dropped {
+                break;
+            }
         }
         done
     }
@@ -34,6 +49,10 @@ impl Inner {
     /// Reports how full the store is, and what there was no room for. Must not be called under a lock,
     /// because a subscriber or a recorder may use the store.
     pub(super) fn report(&self) {
+        // Where no new keys come any more, nothing else drops what a flood has left.
+        if self.fill.is_nearly_full() && self.swept.is_due(SECOND) {
+            self.sweep();
+        }
         self.fill.report(self.held.load(Ordering::Relaxed));
         for _ in 0..take(&self.refused) {
             telemetry::memory_full();
@@ -44,17 +63,27 @@ impl Inner {
         }
     }
 
-    /// Drops all expired logs and ban records, and returns whether there may be room now.
+    /// Drops some expired logs and ban records, and returns whether there were any.
     ///
     /// In a flood of new keys each request comes here. To look at a shard in which nothing has come due takes some 20 ns.
     pub(super) fn make_room(&self) -> bool {
-        let now_us = self.now_us();
-        for shard in 0..SHARDS {
-            self.drop_expired(&mut self.lock(shard), now_us, usize::MAX);
+        loop {
+            let (dropped, is_more_due) = self.sweep();
+            if dropped > 0 || !is_more_due {
+                return dropped > 0;
+            }
         }
-        // Another thread may have made it.
-        let has_room = |number: &AtomicUsize| number.load(Ordering::Relaxed) < self.capacity;
-        has_room(&self.held) || has_room(&self.bans)
+    }
+
+    /// Looks at some of what has come due in each shard. Returns how much was dropped, and whether more is due.
+    fn sweep(&self) -> (usize, bool) {
+        let (now_us, mut dropped, mut is_more_due) = (self.now_us(), 0, false);
+        for shard in 0..SHARDS {
+            let mut shard = self.lock(shard);
+            dropped += self.drop_expired(&mut shard, now_us, MOST_SWEPT);
+            is_more_due |= shard.has_due(now_us);
+        }
+        (dropped, is_more_due)
     }
 
     pub(super) fn reserve(&self, more: usize) -> bool {
@@ -62,7 +91,8 @@ impl Inner {
         self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()
     }
 
-    pub(super) fn drop_expired(&self, shard: &mut Shard, now_us: u64, most: usize) {
+    /// Drops up to `most` expired logs and as many ban records of a shard, and returns how many it has dropped.
+    pub(super) fn drop_expired(&self, shard: &mut Shard, now_us: u64, most: usize) -> usize {
         let (logs, bans) = shard.drop_expired(now_us, most);
         if logs > 0 {
             self.held.fetch_sub(logs, Ordering::Relaxed);
@@ -70,6 +100,7 @@ impl Inner {
         if bans > 0 {
             self.bans.fetch_sub(bans, Ordering::Relaxed);
         }
+        logs + bans
     }
 }
 

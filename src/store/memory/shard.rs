@@ -81,6 +81,11 @@ impl Shard {
         self.find(hash, log).map(|slot| self.logs.remove(slot)).is_some()
     }
 
+    /// Returns whether something has come due.
+    pub(super) fn has_due(&self, now_us: u64) -> bool {
+        self.logs.has_due(now_us) || self.bans.has_due(now_us)
+    }
+
     /// Drops up to `most` expired logs and as many ban records, and returns how many of each it has dropped.
     pub(super) fn drop_expired(&mut self, now_us: u64, most: usize) -> (usize, usize) {
         let logs = self.logs.drop_expired(StoredLog::expires_us, now_us, most);

@@ -86,6 +86,11 @@ impl<T> Slots<T> {
         dropped
     }
 
+    /// Returns whether a value has come due.
+    pub(super) fn has_due(&self, now_us: u64) -> bool {
+        self.due.first().is_some_and(|(due_us, _)| *due_us <= now_us)
+    }
+
     /// Returns when a value comes due.
     pub(super) fn due_us(&self, slot: u32) -> u64 {
         self.slots[slot as usize].due_us
