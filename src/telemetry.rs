@@ -133,6 +133,11 @@ pub(crate) fn refused(code: &str) {
     );
 }
 
+/// Warns of a Redis that has more to do than it can. It is connected, so nothing else shows it.
+pub(crate) fn overloaded() {
+    event!(warn, "Redis is overloaded: checks are not decided in time, and are refused");
+}
+
 pub(crate) fn store_found() {
     #[cfg(feature = "metrics")]
     metrics::gauge!("sliding_window_store_available").set(1.0);

@@ -119,7 +119,7 @@ struct Inner {
     clock: StoreClock,
     /// The delay from sending to execution that a write-back allows for, see `USUAL_DELAY`.
     usual_delay: Duration,
-    /// When it was last warned that Redis refuses checks.
+    /// When it was last warned that Redis refuses checks or is overloaded.
     refusals: Pace,
 }
 
@@ -322,10 +322,11 @@ impl RedisStore {
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         // Before the check is sent: so a loss that it finds is known when the check has its reply.
         self.0.client.watch_data();
-        match self.0.is_split(&check) {
-            true => self.decide_in_turn(check).await,
+        let decided = match self.0.is_split(&check) {
+            true => self.clone().decide_in_turn(check).await,
             false => self.decide_at_once(check).await,
-        }
+        };
+        decided.inspect_err(|error| self.0.warn_of_refusal(error))
     }
 
     /// Decides on a request whose logs are on one server.
@@ -530,12 +531,15 @@ impl RedisStore {
 }
 
 impl Inner {
-    /// Says once a second that Redis refuses checks: the connection works, so nothing else shows it.
+    /// Says once a second that Redis refuses checks, or is overloaded: the connection works, so nothing else shows it.
     fn warn_of_refusal(&self, error: &StoreError) {
         match error {
             StoreError::Uncertain { source } => self.warn_of_refusal(source),
             StoreError::Refused { code, .. } if self.refusals.is_due(Duration::from_secs(1)) => {
                 telemetry::refused(code);
+            }
+            StoreError::Overloaded if self.refusals.is_due(Duration::from_secs(1)) => {
+                telemetry::overloaded();
             }
             _ => {}
         }

@@ -66,7 +66,7 @@ const COUNTERS: &[(&str, &str)] = &[
     ("sliding_window_memory_full_total", "Requests that did not fit into an in-process store."),
     (
         "sliding_window_written_back_total",
-        "Requests that were written back to Redis after an outage.",
+        "Requests of which Redis was told after an outage or a loss of data.",
     ),
     (
         "sliding_window_write_back_lost_total",

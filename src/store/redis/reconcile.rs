@@ -165,7 +165,8 @@ impl Inner {
                 known.insert(*id, *request);
             }
         }
-        if !known.is_empty() {
+        let told = known.len() as u64;
+        if told > 0 {
             let (sent, requests) = (Instant::now(), known.into_iter().collect());
             let longest_delay = self.usual_delay;
             let request = ReconcileRequest { log: log.clone(), requests, longest_delay };
@@ -195,7 +196,7 @@ impl Inner {
                 self.note_ban_if_lost(log, losses);
             }
         }
-        telemetry::written_back(writer.requests.len() as u64);
+        telemetry::written_back(told);
         Ok(next)
     }
 }

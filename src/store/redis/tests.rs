@@ -8,6 +8,7 @@ use fastrand::Rng;
 use redis::Cmd;
 use test_support::clock::Clock;
 use test_support::proxy::{Fault, Proxy};
+use test_support::warnings::Warnings;
 use test_support::{Redis, eventually};
 use tokio::runtime::Runtime;
 use tokio::time::{sleep, timeout};
@@ -470,8 +471,10 @@ async fn check_is_not_sent_again_for_longer_than_a_second() {
         redis.call('ZADD', KEYS[1], -1 - 100000, '')";
     server.run::<()>(&["EVAL", have_left, "1", name]).await;
     proxy.set(Fault::Delay(Duration::from_millis(50)));
+    let warnings = Warnings::listen();
     let refused = Store::admit(&store, &check).await;
     assert!(matches!(refused, Err(StoreError::Overloaded)), "{:?}", refused.map(|it| it.admitted));
+    assert!(warnings.lines()[0].contains("Redis is overloaded"), "{:?}", warnings.lines());
     // What another log denies, or a ban, needs no sum.
     for _ in 0..LIMIT {
         assert!(store.admit_one(&self::check("alice")).await);
