@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use tower_sliding_window::{Offender, Rejection, SlidingWindowLayer, TopOffenders};
 
 use crate::admin::Operator;
+#[cfg(feature = "metrics")]
+use crate::policies::USER;
 use crate::policies::shown;
 use crate::ready::Standstill;
 #[cfg(feature = "metrics")]
@@ -108,6 +110,8 @@ impl Meter {
 /// Sets the metrics of the sale once a second.
 #[cfg(feature = "metrics")]
 pub(crate) async fn report(shop: Arc<Shop>) {
+    // It appears with its first ban otherwise, and what a series begins with is no increase to Prometheus.
+    metrics::counter!("sliding_window_bans_total", "policy" => USER).increment(0);
     loop {
         for (outcome, count) in shop.meter.orders.all() {
             metrics::counter!("seckill_orders_total", "outcome" => outcome).absolute(count);

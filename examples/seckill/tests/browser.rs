@@ -375,6 +375,16 @@ async fn outcomes_and_the_state_are_shown() {
     assert_eq!(tab.run::<String>("document.querySelector('main').className").await, "stale");
     server.signal("CONT");
     tab.sees("#connection", |text| text == "Live").await;
+    // Another one in its place sells less, and limits no addresses.
+    let admin = server.admin_url.as_deref().unwrap().trim_start_matches("http://").to_owned();
+    server.stop();
+    let flags = ["--admin", &admin, "--admin-token", TOKEN, "--redis", &url, "--stock", "ipad=5"];
+    let _other = Server::start(
+        env!("CARGO_BIN_EXE_seckill"),
+        &[&flags[..], &["--ip-quota", "off"]].concat(),
+    );
+    tab.sees("#stock", |text| text == "ipad\t4 of 5\t1\t0\t0\t0").await;
+    tab.until("document.querySelector('#policy-ip') === null").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -150,6 +150,31 @@ fn what_is_shown_and_alerted_is_a_metric() {
     assert_eq!(needed.difference(&known).collect::<Vec<_>>(), [""; 0]);
 }
 
+/// A figure of a server that is gone is no figure, and an operator has to see that it is gone.
+#[test]
+fn figures_are_those_of_now() {
+    let dashboard = document("grafana/dashboards/seckill.json");
+    let figures = list(&dashboard["panels"]).iter().filter(|panel| panel["type"] == "stat");
+    for target in figures.flat_map(|panel| list(&panel["targets"])) {
+        assert_eq!(target["instant"], true, "{target}");
+    }
+    assert!(shown().iter().any(|it| it.contains("up{job=\"seckill\"")));
+}
+
+/// Whoever brings a new version starts all in the same way.
+#[test]
+fn tokens_stay_when_all_is_started_again() {
+    let (folder, readme) = (tempfile::tempdir().unwrap(), read("README.md"));
+    let commands = readme.lines().skip_while(|line| !line.starts_with("umask"));
+    let commands: Vec<_> = commands.take_while(|line| !line.starts_with("docker")).collect();
+    let env = || {
+        printed(Command::new("sh").args(["-c", &commands.join("\n")]).current_dir(folder.path()));
+        fs::read_to_string(folder.path().join(".env")).unwrap()
+    };
+    let tokens = env();
+    assert_eq!((tokens.lines().count(), env()), (3, tokens));
+}
+
 /// Prometheus can read its configuration, the rules, and each expression of the dashboard.
 #[test]
 fn prometheus_understands_it_all() {

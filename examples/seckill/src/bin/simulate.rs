@@ -121,7 +121,10 @@ async fn run(mut args: Args) -> Result<()> {
         // `cargo run` has built this program, and not the other.
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
         let build = ["build", "-q", "-p", "seckill", "--bin", "seckill", "--profile", profile];
-        Command::new(cargo).args(build).status().await?;
+        let built = Command::new(cargo).args(build).status().await?;
+        if !built.success() {
+            return Err("the server can't be built".into());
+        }
     }
     args.server.get_or_insert(std::env::current_exe()?.with_file_name("seckill"));
     let mut sales = vec![args];
@@ -176,6 +179,12 @@ async fn server(args: &Args, redis: &str, opens_in: Duration) -> Result<(Child, 
     command.args(["--listen", "127.0.0.1:0", "--trust-proxy", "127.0.0.1", "--redis", redis]);
     command.args(["--opens-in", &format!("{}s", opens_in.as_secs())]);
     command.args(["--stock", &format!("sku={}", args.stock)]).args(&args.flags);
+    // What an operator has set for a sale of their own is not for this one.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SECKILL_") {
+            command.env_remove(name);
+        }
+    }
     let mut process = start(command.env("RUST_LOG", "error").stdout(Stdio::piped()))?;
     let out = BufReader::new(process.stdout.take().ok_or("no stdout")?);
     let line = out.lines().next_line().await?.unwrap_or_default();

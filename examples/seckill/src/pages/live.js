@@ -54,6 +54,11 @@ function cells(table, index, count) {
   return row.cells;
 }
 
+/** Removes the rows after so many: the server may have been started again with fewer. */
+function shorten(table, count) {
+  while (at(table).rows.length > count) at(table).deleteRow(-1);
+}
+
 function showOrders(orders) {
   const now = performance.now();
   const counts = new Map(orders);
@@ -76,6 +81,7 @@ function showState({ opens_in_ms, stock, standstill }) {
     const known = level ? [left, sold, paid, entries, turns] : ["not known"];
     [...cells("stock", index, 6)].forEach((cell, at) => { cell.textContent = at ? known[at - 1] ?? "" : sku; });
   });
+  shorten("stock", stock.length);
   show("alert", standstill ? standstill.reason + "\n" + standstill.hint : "", true);
 }
 
@@ -114,7 +120,7 @@ function showOffenders(offenders) {
     button.onclick = () => { at("user").value = key; choose(policy); at("user").focus(); };
     [button.textContent, name.textContent, count.textContent] = [key, NAMES[policy] ?? policy, `${number(denials)} denials`];
   });
-  while (at("offenders").rows.length > offenders.length) at("offenders").deleteRow(-1);
+  shorten("offenders", offenders.length);
 }
 
 const seconds = (micros) => `${number(micros / 1e6)} s`;
@@ -142,6 +148,11 @@ function showPolicies({ policies, stale }) {
   for (const { name, quotas } of policies) {
     const now = forms.get(name) ?? addForm(name, quotas);
     now.textContent = `In force: ${quotas}${stale ? " (what is in Redis can't be read: maybe not on every server)" : ""}`;
+  }
+  for (const [name, now] of forms) {
+    if (policies.some((policy) => policy.name === name)) continue;
+    now.parentElement.remove();
+    forms.delete(name);
   }
 }
 

@@ -156,6 +156,7 @@ async fn metrics_need_the_token_name_no_user_and_tell_a_loss() {
     };
     for line in [
         r#"sliding_window_decisions_total{policy="user",outcome="denied"} 2"#,
+        r#"sliding_window_bans_total{policy="user"} 0"#,
         r#"seckill_orders_total{outcome="ordered"} 1"#,
         r#"seckill_orders_total{outcome="ordered-before"} 4"#,
         r#"seckill_payments_total{outcome="paid"} 1"#,
