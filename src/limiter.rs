@@ -426,7 +426,7 @@ impl Limiter {
     /// It is for requests with several logs; [`Limiter::acquire`] serves one. What the request has in other logs stays
     /// there for its window. Call it right after the admission, and once: the places are given back with the
     /// first permit that is dropped. To cancel the request, drop the permit too, or its next renewal takes the places
-    /// again. It needs a tokio runtime, whose task renews the leases.
+    /// again. It needs a tokio runtime with its timer, whose task renews the leases.
     ///
     /// ```
     /// use std::time::Duration;

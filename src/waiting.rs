@@ -14,7 +14,7 @@ use std::time::Duration;
 use ahash::RandomState;
 
 use self::queue::{Queue, Turn, Waiter};
-pub(crate) use self::until_admitted::{Bounds, NotAdmitted, denied_behind, until_admitted};
+pub(crate) use self::until_admitted::{Bounds, NotAdmitted, deny_behind, until_admitted};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, Denied, LogId};
@@ -73,7 +73,7 @@ impl Waiting {
 
     /// Returns the denials of a check behind those that wait for room in its logs, for each log where the first of them
     /// was denied.
-    pub(crate) fn denials_behind(&self, check: &Check) -> Vec<(LogId, Denied)> {
+    fn denials_behind(&self, check: &Check) -> Vec<(LogId, Denied)> {
         let queues = self.lock();
         let costs = check.costs().filter(|(log, cost)| has_turns(log, *cost));
         costs
@@ -161,7 +161,7 @@ impl QueuedCaller<'_> {
         let mut queues = self.waiting.lock();
         // A wait that was ended is no longer in the queue, which may be gone.
         if let Some(denied) = self.waiter.denied() {
-            return Turn::GiveUp(denied);
+            return Turn::GiveUp(Some(denied));
         }
         queues.get_mut(&self.log).map_or(Turn::Check, |queue| queue.turn(self.ticket))
     }
@@ -178,7 +178,7 @@ impl Drop for QueuedCaller<'_> {
     fn drop(&mut self) {
         let mut queues = self.waiting.lock();
         if let Some(queue) = queues.get_mut(&self.log) {
-            queue.remove(self.ticket, self.is_admitted);
+            queue.remove(self.ticket, &self.waiter, self.is_admitted);
         }
         for (log, places) in &self.takes {
             if let Entry::Occupied(mut queue) = queues.entry(log.clone()) {

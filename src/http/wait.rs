@@ -8,9 +8,7 @@ use http::request::Parts;
 
 use super::config::Config;
 use super::rejection::Rejection;
-use crate::error::StoreError;
-use crate::store::conclude;
-use crate::waiting::{Bounds, NotAdmitted, denied_behind, until_admitted};
+use crate::waiting::{Bounds, NotAdmitted, deny_behind, until_admitted};
 use crate::window::{Check, Decision};
 
 /// A wait, which ends with the head of its request.
@@ -39,27 +37,10 @@ async fn decide(check: Check, head: &Parts, config: &Config) -> WaitResult {
         Err(NotAdmitted::Denied(denied) | NotAdmitted::TooManyWaiters(_, Some(denied))) => {
             Ok(Decision::Denied(denied))
         }
-        Err(NotAdmitted::TooManyWaiters(_, None)) => deny_behind_others(check, config).await,
+        Err(NotAdmitted::TooManyWaiters(_, None)) => {
+            deny_behind(&config.waiting, &config.store, check, None).await
+        }
         Err(NotAdmitted::Store(error)) => Err(error),
     };
     decided.map(Some).map_err(Rejection::StoreFailed)
-}
-
-/// Denies a request behind others that wait, without a check that would overtake them.
-async fn deny_behind_others(check: Check, config: &Config) -> Result<Decision, StoreError> {
-    let behind = config.waiting.denials_behind(&check);
-    if !behind.is_empty() {
-        let denied = denied_behind(&config.waiting, &config.store, check, &behind).await;
-        return denied.map(Decision::Denied);
-    }
-    let outcome = config.store.peek(&check).await.map(|mut outcome| {
-        if outcome.admitted {
-            // There is room, for those that wait.
-            outcome.admitted = false;
-            let state = outcome.logs_mut().iter_mut().find_map(|log| log.quotas_mut().first_mut());
-            state.into_iter().for_each(|state| state.wait_us = 1);
-        }
-        outcome
-    });
-    conclude(check, outcome, false)
 }

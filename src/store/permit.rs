@@ -21,7 +21,7 @@ use crate::window::{Check, LogId};
 /// again, and the holder is not told.
 ///
 /// Store it in a variable that lives as long as the work: `let _ = ...` drops it at once, and `let _permit = ...` at
-/// the end of the block. It is made in a tokio runtime, which has to run until the permit is dropped, on any thread.
+/// the end of the block. It is made in a tokio runtime with its timer, which has to run until the permit is dropped, on any thread.
 /// Without one, no lease is renewed, and a permit on Redis that is dropped leaves its places until the end of the lease.
 ///
 /// ```

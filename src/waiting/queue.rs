@@ -49,8 +49,8 @@ pub(super) enum Turn {
     Check,
     /// Wait until it is woken, and at most until an instant if there is one.
     Wait(Option<Instant>),
-    /// Give up: the wait would be longer than it may be.
-    GiveUp(Denied),
+    /// Give up: the wait would be longer than it may be. There is a denial if the first waiter was denied.
+    GiveUp(Option<Denied>),
 }
 
 /// The waiters for a log by their tickets, which are in the order of arrival.
@@ -81,9 +81,12 @@ impl Queue {
         self.first().is_some_and(|first| first < ticket)
     }
 
+    /// Adds a waiter, in place of the one with its ticket if there is one.
     pub(super) fn insert(&mut self, ticket: u64, waiter: Arc<Waiter>) {
         self.places += u64::from(waiter.cost);
-        self.waiters.insert(ticket, waiter);
+        if let Some(before) = self.waiters.insert(ticket, waiter) {
+            self.places -= u64::from(before.cost);
+        }
     }
 
     /// Returns the denial of a caller that has not joined and would wait for longer than it may.
@@ -137,7 +140,7 @@ impl Queue {
             let wait = told_behind(denial, self.places_before(ticket), waiter.cost)?;
             Some(denied_behind(denial, wait, now))
         });
-        behind.map_or(Turn::Wait(None), Turn::GiveUp)
+        Turn::GiveUp(behind)
     }
 
     /// Keeps a denial of the first waiter, and ends the waits that are too long because of it. A denial
@@ -171,16 +174,19 @@ impl Queue {
         }
     }
 
-    /// Removes a waiter. The waiter behind it goes on.
-    pub(super) fn remove(&mut self, ticket: u64, is_admitted: bool) {
+    /// Removes a waiter, unless another one has its ticket. The waiter behind it goes on.
+    pub(super) fn remove(&mut self, ticket: u64, waiter: &Arc<Waiter>, is_admitted: bool) {
         let was_first = self.first() == Some(ticket);
-        let Some(waiter) = self.waiters.remove(&ticket) else { return };
+        if !self.waiters.get(&ticket).is_some_and(|it| Arc::ptr_eq(it, waiter)) {
+            return;
+        }
+        self.waiters.remove(&ticket);
         self.places -= u64::from(waiter.cost);
         if was_first && is_admitted {
             (self.next_check, self.denial) = (None, None);
         }
         if was_first {
-            self.begin_next(&waiter);
+            self.begin_next(waiter);
         }
     }
 
@@ -279,4 +285,25 @@ fn denied_behind(
 ) -> Denied {
     let elapsed_us = micros(now.saturating_duration_since(*received));
     denied.behind(elapsed_us, quota, wait_us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::quota::Quota;
+
+    /// Else the next one checks in between.
+    #[test]
+    fn a_waiter_whose_place_is_replaced_stays_first() {
+        let waiter = |cost| {
+            let policy = Arc::new(Policy::from(Quota::per_second(1)));
+            Arc::new(Waiter::new(cost, policy, None))
+        };
+        let (before, mut queue) = (waiter(0), Queue::default());
+        for (ticket, waiter) in [(1, before.clone()), (2, waiter(3)), (1, waiter(2))] {
+            queue.insert(ticket, waiter);
+        }
+        queue.remove(1, &before, false);
+        assert_eq!((queue.first(), queue.places), (Some(1), 5));
+    }
 }

@@ -102,7 +102,7 @@ async fn wait_in_order<S>(
     Bounds { deadline, max_waiters }: Bounds,
 ) -> Result<Admitted, NotAdmitted<S>> {
     let ticket = waiting.ticket();
-    let (mut counted, mut denied) = (None, None);
+    let (mut counted, mut denied, mut place_before) = (None, None, None);
     ensure_cost_fits(&check)?;
     loop {
         let index = match (&denied, waiting.behind(&check, ticket)) {
@@ -114,7 +114,7 @@ async fn wait_in_order<S>(
                 if check.logs.len() > 1 && waiting.too_long(log, ticket, &waiter).is_none() {
                     counted = counted.or_else(|| waiting.count(max_waiters));
                     // Meanwhile it has its place in the order, if it may wait, and takes none in the log.
-                    let _place = counted.as_ref().map(|_| {
+                    place_before = counted.as_ref().map(|_| {
                         let log = check.logs[behind].clone();
                         let waiter = Waiter::new(0, log.policy.clone(), None);
                         waiting.join((&check.at_cost(0), log), ticket, waiter, None)
@@ -131,7 +131,8 @@ async fn wait_in_order<S>(
         let log = check.logs[index].clone();
         let waiter = Waiter::new(check.cost_in(index), log.policy.clone(), deadline);
         if let Some(behind) = waiting.too_long(&log, ticket, &waiter) {
-            return Err(gives_up(waiting, store, check, (log, behind)).await);
+            drop(place_before);
+            return give_up(waiting, store, check, (log, Some(behind))).await;
         }
         counted = counted.or_else(|| waiting.count(max_waiters));
         if counted.is_none() {
@@ -139,13 +140,15 @@ async fn wait_in_order<S>(
         }
         let known = denied.take().map(|denied| denied.part(|it| it == index));
         let mut place = waiting.join((&check, log), ticket, waiter, known);
+        // Not sooner: nobody behind it goes first meanwhile.
+        drop(place_before.take());
         while denied.is_none() {
             match place.turn() {
                 Turn::GiveUp(behind) => {
                     let behind = (place.log.clone(), behind);
                     // Those that go on are no longer behind it.
                     drop(place);
-                    return Err(gives_up(waiting, store, check, behind).await);
+                    return give_up(waiting, store, check, behind).await;
                 }
                 Turn::Wait(None) => place.waiter.wake.notified().await,
                 Turn::Wait(Some(at)) => {
@@ -238,40 +241,52 @@ async fn peek_before_waiting<S>(
     Ok(())
 }
 
-/// Denies and reports a request behind others that wait for a log, and maybe for others of its logs.
-async fn gives_up<S>(
+/// Ends a wait behind others in the queue of a log, whose denial is known if the first of them was denied.
+async fn give_up<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: Check,
-    behind: (LogId, Denied),
-) -> NotAdmitted<S> {
-    let behind: Vec<_> = waiting.denials_behind(&check).into_iter().chain([behind]).collect();
-    let denied = denied_behind(waiting, store, check, &behind).await;
-    denied.map_or_else(NotAdmitted::Store, NotAdmitted::Denied)
+    (log, denied): (LogId, Option<Denied>),
+) -> Result<Admitted, NotAdmitted<S>> {
+    match deny_behind(waiting, store, check, denied.map(|denied| (log, denied))).await? {
+        // Not counted, in an outage.
+        Decision::Admitted(admitted) => Ok(admitted),
+        Decision::Denied(denied) => Err(NotAdmitted::Denied(denied)),
+    }
 }
 
-/// Denies and reports a request behind others that wait for logs, at least one. Its other logs may be full for longer, or
-/// it may have another plan than they, which only the store knows.
-pub(crate) async fn denied_behind(
+/// Denies and reports a request behind others that wait for its logs, without a check that would overtake them. Its other
+/// logs may be full for longer, or it may have another plan than they, which only the store knows.
+pub(crate) async fn deny_behind(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: Check,
-    behind: &[(LogId, Denied)],
-) -> Result<Denied, StoreError> {
-    let first = behind[0].1.clone();
-    if check.logs.len() == 1 && has_quotas_of(&check.logs[0].policy, &first) {
-        report(&Decision::Denied(first.clone()), false);
-        return Ok(first);
+    known: Option<(LogId, Denied)>,
+) -> Result<Decision, StoreError> {
+    let behind: Vec<_> = waiting.denials_behind(&check).into_iter().chain(known).collect();
+    let first = behind.first().map(|(_, denied)| denied.clone());
+    if let Some(first) = &first
+        && check.logs.len() == 1
+        && has_quotas_of(&check.logs[0].policy, first)
+    {
+        let decision = Decision::Denied(first.clone());
+        report(&decision, false);
+        return Ok(decision);
     }
     let outcome = store.peek(&check).await.map(|mut outcome| {
+        if outcome.admitted && first.is_none() {
+            // There is room, for those that wait.
+            let state = outcome.logs_mut().iter_mut().find_map(|log| log.quotas_mut().first_mut());
+            state.into_iter().for_each(|state| state.wait_us = 1);
+        }
         outcome.admitted = false;
-        raise(waiting, &check, &mut outcome, behind);
+        raise(waiting, &check, &mut outcome, &behind);
         outcome
     });
-    match conclude(check, outcome, false)? {
-        Decision::Denied(denied) => Ok(denied),
+    match (conclude(check, outcome, false)?, first) {
         // In an outage `Open` admits what can't be decided: the denial of the one log stays.
-        Decision::Admitted(_) => Ok(first),
+        (Decision::Admitted(_), Some(first)) => Ok(Decision::Denied(first)),
+        (decision, _) => Ok(decision),
     }
 }
 

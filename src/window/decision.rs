@@ -177,7 +177,7 @@ impl Denied {
         let is_unknown = |(log, outcome): (&LogId, &LogOutcome)| {
             log.policy.counts() == Counts::InFlight && outcome.is_full()
         };
-        self.usage.banned_for().is_some() || !self.usage.logs().any(is_unknown)
+        !self.usage.logs().any(is_unknown)
     }
 
     /// Returns the names of the policies that deny the request, each once.

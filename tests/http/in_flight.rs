@@ -15,7 +15,8 @@ use tokio_test::{assert_pending, task};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Limiter, MemoryStore, Policy, Quota, RateLimitHeaders, ResponseEnd, SlidingWindowLayer, key,
+    Bans, Limiter, MemoryStore, Penalty, Policy, Quota, RateLimitHeaders, ResponseEnd,
+    SlidingWindowLayer, key,
 };
 
 use test_support::Redis;
@@ -220,6 +221,15 @@ async fn denial_names_no_time() {
         assert_eq!(legacy.is_some(), shown == RateLimitHeaders::Legacy, "{legacy:?}");
         assert!(legacy.is_none_or(|limit| limit == "100"), "of what has a window only");
     }
+    // Nor does that of a key which is banned beside it: after the ban the place may still be taken.
+    let (store, (service, _bodies)) = (MemoryStore::new(), streaming::<Infallible>());
+    let user = Policy::new("user").quota(Quota::per_minute(5)).penalty(Penalty::manual());
+    let service = layer(store.clone()).rule(user.clone(), key::header("x-user-id")).layer(service);
+    let _first = service.clone().oneshot(from_user("alice")).await.unwrap();
+    Bans::new(user, store).impose("alice", Duration::from_secs(2), "").await.unwrap();
+    let banned = service.oneshot(from_user("alice")).await.unwrap();
+    assert_eq!(banned.status(), StatusCode::FORBIDDEN);
+    assert_eq!(banned.headers().get("retry-after"), None);
 }
 
 #[tokio::test(start_paused = true)]

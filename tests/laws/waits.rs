@@ -13,6 +13,7 @@ use test_support::{StubStore, admit, admitted, outcome};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_test::{assert_pending, task};
 use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
 use tower_sliding_window::{
     Admitted, Bans, Explanation, Key, Limiter, LogCost, MemoryStore, Penalty, Policy, PolicyHandle,
@@ -394,6 +395,25 @@ async fn bound_holds_behind_a_check_without_a_reply() {
     assert!(second.is_finished(), "its bound was 20 s, and a twentieth");
     let error = second.await.unwrap().unwrap_err();
     assert!(error.retry_after().unwrap() < A_MOMENT, "it is not behind itself");
+}
+
+/// What a branch of `select!` does after another one was taken: its future is kept, and not polled.
+#[tokio::test(start_paused = true)]
+async fn bound_holds_behind_a_caller_that_does_not_go_on() {
+    let limiter = Limiter::new(Quota::per_second(1), MemoryStore::new());
+    assert!(admit(&limiter, "bob").await);
+    let first = waiter(&limiter, None).await;
+    let mut second = task::spawn(limiter.until_admitted("bob"));
+    assert_pending!(second.poll());
+    let third = waiter(&limiter, Some(TEN)).await;
+    sleep(TEN * 2).await;
+    assert!(first.is_finished() && third.is_finished(), "its bound was 10 s, and a twentieth");
+    let error = third.await.unwrap().unwrap_err();
+    assert!(error.retry_after().unwrap() <= 2 * A_SECOND, "the second has the next place");
+    let start = Instant::now();
+    assert!(limiter.until_admitted_within("bob", Duration::ZERO).await.is_err());
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert!(second.await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
