@@ -53,9 +53,10 @@
     REPLY[1] numbers (bytes): see below
       now_us (microseconds of the Unix epoch): the timestamp of the decisions
       for each request:
-        state (-2 to 2): 1 if it is admitted, 0 if it is denied, 2 if it was recorded earlier;
-          -1 if Redis can't use one of its keys, which concerns no other request, and -2 if so many entries
-          have left a budget that the request has to be sent again, unless another log denies it: then the rest is missing
+        state (-2 to 3): 1 if it is admitted, 0 if it is denied, 2 if it was recorded earlier;
+          -1 if Redis can't use one of its keys, which concerns no other request; if so many entries have left a
+          budget that the request has to be sent again, -2, or 3 if it is denied all the same, as if that budget were
+          empty. After -1 and -2 the rest is missing
         for each quota:
           remaining (places): how many are free after the decision
           wait_us (microseconds): the time until the request fits; 0 if it fits
@@ -76,8 +77,8 @@
     A request removes at most 256 expired entries more than it adds to a log; it counts without the rest. From
     a budget it removes at most 1,000, and the wait of a denial reads at most 4,096: if these are not enough, it
     is the time until all have left. After requests that have read or removed 1,000 entries in all, those that
-    follow in the call remove from a log of more than 256 entries only as many as they add, and get -2 if they would
-    have to read 32 or more of a budget.
+    follow in the call remove from a log of more than 256 entries only as many as they add, and are sent again if
+    they would have to read 32 or more of a budget.
   TTL: a log expires kept_us and a second after its newest entry. Strikes expire within_us and a
     second after the last one, a ban record a second after the ban, its levels and the episode are
     over. None of these becomes shorter.
@@ -85,7 +86,7 @@
 local call, try, format, rep, find = redis.call, redis.pcall, string.format, string.rep, string.find
 local new, again, peek = 0, 1, 2
 local in_flight, distinct, budget = 1, 2, 3
-local send_again, unusable, denied, admitted, recorded = -2, -1, 0, 1, 2
+local send_again, unusable, denied, admitted, recorded, denied_anyway = -2, -1, 0, 1, 2, 3
 local most_expired, most_strikes, most_windows, most_numbers, most_late = 256, 100, 64, 4000, 32
 -- The entries that were read or removed, and whether these are enough for one call.
 local read, is_late = 0, false
@@ -409,7 +410,7 @@ while key <= #KEYS do
           local error = known.err
           local until_us, level = tonumber(known[1] or 0), tonumber(known[2] or 0)
           local episode_us = tonumber(known[3] or 0)
-          local counts = full_us and full_us[k] and max_strikes > 0 and mode ~= peek
+          local counts = full_us and full_us[k] and max_strikes > 0 and mode ~= peek and not is_cut
           if not error and until_us > now_us and not recorded_us then
             state = denied
           elseif not error and counts and episode_us <= now_us and not recorded_us then
@@ -453,7 +454,8 @@ while key <= #KEYS do
     end
 
     if is_cut then
-      state, is_cut = (state ~= admitted or recorded_us) and state or send_again, nil
+      state = state == denied and denied_anyway or state == admitted and not recorded_us and send_again or state
+      is_cut = nil
     end
 
     local is_added, slot = state == admitted and not recorded_us and mode ~= peek, first + 1

@@ -576,11 +576,12 @@ impl Inner {
         loop {
             let request = CheckRequest { check: check.clone(), mode, turns };
             turns += 1;
-            if let Some(outcome) = self.checks.send(request, Instant::now()).await? {
-                return Ok(outcome);
-            }
+            let denial = match self.checks.send(request, Instant::now()).await? {
+                Ok(outcome) => return Ok(outcome),
+                Err(denial) => denial,
+            };
             if began.elapsed() > Duration::from_secs(1) {
-                return Err(StoreError::Overloaded);
+                return denial.ok_or(StoreError::Overloaded);
             }
         }
     }

@@ -137,13 +137,13 @@ impl CheckRequest {
             outcome.set_ban(BanState { remaining_us, strike, episode_us });
         }
         let at_us = if state == 2 { numbers.next_unsigned()? } else { now_us };
-        Ok(Outcome::new(state > 0, logs).with_timestamp(Duration::from_micros(at_us)))
+        Ok(Outcome::new(matches!(state, 1 | 2), logs).with_timestamp(Duration::from_micros(at_us)))
     }
 }
 
 impl BatchedRequest for CheckRequest {
-    /// `None` if the check has to be sent again.
-    type Reply = Option<Outcome>;
+    /// An error if the check has to be sent again, with the denial that stands meanwhile.
+    type Reply = Result<Outcome, Option<Outcome>>;
 
     /// The policies and costs of its logs. What was sent before comes first, so that the script has read nothing else by then.
     type Shape = (Reverse<u32>, Mode, bool, SmallVec<[(usize, u32); 4]>);
@@ -199,11 +199,12 @@ impl BatchedRequest for CheckRequest {
     fn replies<'a>(
         requests: impl Iterator<Item = &'a Self>,
         mut replies: Replies<'_>,
-    ) -> Result<Vec<Result<Option<Outcome>, StoreError>>, StoreError> {
+    ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
         let now_us = replies.numbers.next_unsigned()?;
         replies.read_each(requests, |request, state, numbers| match state {
-            -2 => Ok(None),
-            _ => request.read(state, now_us, numbers).map(Some),
+            -2 => Ok(Err(None)),
+            3 => request.read(state, now_us, numbers).map(|denial| Err(Some(denial))),
+            _ => request.read(state, now_us, numbers).map(Ok),
         })
     }
 }

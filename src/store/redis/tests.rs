@@ -435,7 +435,7 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     }
     // The wait of one reads 3,000 entries.
     let denials = call(&costs, "bob", 3_000_000_000).await;
-    let sent_again = denials.iter().filter(|it| matches!(it, Ok(None))).count();
+    let sent_again = denials.iter().filter(|it| matches!(it, Ok(Err(None)))).count();
     assert_eq!(sent_again, 31, "for their waits");
     // Others that read few are not sent again for it.
     let one_has_left = "local now = redis.call('TIME')[1] * 1000000
@@ -449,11 +449,46 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     let requests = [request("bob", 3_000_000_000), request("carol", 1)];
     let replies = store.0.checks.call(requests.iter()).await.unwrap();
     let admitted = replies.into_iter().map(|it| it.unwrap().map(|it| it.admitted));
-    assert_eq!(admitted.collect::<Vec<_>>(), [Some(false), Some(true)]);
+    assert!(matches!(admitted.collect::<Vec<_>>()[..], [Ok(false), Ok(true)]));
     // Nor are those that are sent again behind others once more.
     let mut again = request("carol", 1);
     (again.turns, again.mode) = (1, Mode::Peek);
     assert!(again.shape() < request("bob", 1).shape());
+}
+
+/// Another request of its call has read so much that its own budget is not read.
+#[tokio::test]
+async fn denial_behind_one_that_reads_much_is_sent_again_for_its_wait() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let policy = "1000/60s, 5000/24h".parse::<Policy>().unwrap().named("tokens").budget();
+    let policy = Arc::new(policy.penalty("3/24h:1h".parse().unwrap()));
+    let fill = "local now = redis.call('TIME')[1] * 1000000
+        local function add(key, from, count, cost, ago)
+          for n = from, from + count - 1 do
+            redis.call('ZADD', key, now - ago * 1000000 + n, string.format('%016d', n) .. struct.pack('>d', cost))
+          end
+        end
+        add(KEYS[1], 1, 4999, 1, 7200)
+        redis.call('ZADD', KEYS[1], -1 - 4999, '')
+        add(KEYS[2], 1, 400, 10, 7200)
+        add(KEYS[2], 500, 9, 110, 0)
+        redis.call('ZADD', KEYS[2], -1 - 4990, '')";
+    let [bob, alice] = ["bob", "alice"].map(|key| format!("tsw:{{={key}}}:tokens:24h:budget"));
+    server.run::<()>(&["EVAL", fill, "2", &bob, &alice]).await;
+    let [bob, alice] =
+        ["bob", "alice"].map(|key| Check::new([LogId::new(policy.clone(), key)]).at_cost(1000));
+    // Counts out what has left the short window.
+    Store::peek(&store, &alice).await.unwrap();
+    let requests = [request(bob, Mode::New), request(alice.clone(), Mode::New)];
+    let replies = store.0.checks.call(requests.iter()).await.unwrap();
+    let Ok(Err(Some(denial))) = &replies[1] else { panic!("{:?}", replies[1]) };
+    assert_eq!((denial.admitted, denial.logs()[0].ban().strike()), (false, Strike::None));
+    let denied = Store::admit(&store, &alice).await.unwrap();
+    let (day, ban) = (denied.logs()[0].quotas()[1], denied.logs()[0].ban());
+    assert!(day.wait() > Duration::from_secs(21 * 3600) && day.remaining() == 10, "{denied:?}");
+    let episode = Duration::from_micros(ban.episode_us);
+    assert_eq!((ban.strike(), episode), (Strike::Counted, Duration::from_secs(24 * 3600)));
 }
 
 /// As if its Redis was overloaded: a check takes no longer than another one may wait.
@@ -483,7 +518,9 @@ async fn check_is_not_sent_again_for_longer_than_a_second() {
     Store::impose(&store, &banned, Duration::from_secs(60), "by hand", false).await.unwrap();
     for denies in [log("alice"), banned] {
         let both = Check::new([check.logs[0].clone(), denies]);
+        let calls = server.call_count("evalsha").await;
         assert!(!Store::admit(&store, &both).await.unwrap().admitted);
+        assert!(server.call_count("evalsha").await > calls + 5, "for how long it is denied");
     }
     proxy.set(Fault::None);
     assert!(store.admit_one(&check).await, "most of them were counted out");
