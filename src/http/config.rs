@@ -67,7 +67,8 @@ pub enum OnBan {
     /// Responds with this status, `Retry-After` and a problem document.
     Reject(StatusCode),
     /// Calls the inner service with [`Muted`] in the request's extensions, so that the handler can
-    /// pretend success. The request is not counted for the banned key.
+    /// pretend success. The request is not counted for the banned key. No response of the handler shows quotas of a policy
+    /// with a penalty, for those of a muted request would be missing.
     ///
     /// The rules whose keys are not banned still apply, all or nothing: the layer responds with the
     /// usual 429 if one of them has no room. This takes a second check, so

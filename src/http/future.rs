@@ -14,11 +14,12 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::body::{AtEnd, ResponseBody, Settlement, poll_tasks};
 use super::config::{Config, Muted, OnBan};
-use super::rejection::Rejection;
+use super::rejection::{Rejection, in_http};
 use super::wait::{Wait, wait};
 use crate::error::StoreError;
 use crate::policy::Counts;
@@ -111,8 +112,9 @@ where
     fn call(mut self, after: AfterResponse) -> State<S, ReqBody> {
         // A server sends no body in response to HEAD, and drops that of the service unread.
         let (version, is_head) = (self.head.version, self.head.method == Method::HEAD);
-        let response = self.inner.call(Request::from_parts(self.head, self.body));
+        // Before the call, whose panic must not keep the place of a request that `cancel_unanswered` cancels.
         let called = Called { after, version, is_head, config: self.config };
+        let response = self.inner.call(Request::from_parts(self.head, self.body));
         State::Calling { response, called: Some(called) }
     }
 
@@ -150,7 +152,14 @@ where
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied),
             decision => {
                 let is_shown = self.config.shows_headers_on_success() && is_counted;
-                let shown = is_shown.then(|| decision.usage().clone());
+                let shown = is_shown.then(|| {
+                    let (usage, mutes) = (decision.usage(), self.config.on_ban == OnBan::Mute);
+                    // A muted request has none of those that bring bans, and must not look like one.
+                    let has = |index: usize| {
+                        !mutes || usage.check().logs[index].policy.get_penalty().is_none()
+                    };
+                    (usage.part(has), Instant::now())
+                });
                 let (mut cancel, mut budgets) = (None, None);
                 if let Some(admitted) = decision.admitted() {
                     let (store, check) = (&self.config.store, admitted.check());
@@ -220,8 +229,8 @@ struct Called {
 /// What is left to do for a request that the store has counted.
 #[derive(Default)]
 struct AfterResponse {
-    /// The state of the logs that the response shows.
-    shown: Option<Usage>,
+    /// The state of the logs that the response shows, and when this was.
+    shown: Option<(Usage, Instant)>,
     cancel: Option<SettleHandle>,
     /// The places that the request holds until the body of its response is over.
     permit: Option<Permit>,
@@ -243,8 +252,9 @@ impl Called {
             let (head, body) = response.into_parts();
             (Response::from_parts(head, ()), body)
         });
-        let head = result.as_ref().ok().map(|(head, _)| head);
-        let mut tasks: Vec<_> = self.settle_by_head(head).into_iter().collect();
+        let head = result.as_ref().ok().map(|(head, _)| in_http(head));
+        let mut tasks: Vec<_> = self.settle_by_head(head.as_deref()).into_iter().collect();
+        drop(head);
         let result = result.map(|(head, body)| head.map(|()| body));
         let AfterResponse { permit, budgets, is_free, end, .. } = &mut self.after;
         let (permit, budgets) = (permit.take(), budgets.take());
@@ -273,7 +283,7 @@ impl Called {
         if cancels {
             after.budgets = None;
             let shown = after.shown.as_mut();
-            shown.into_iter().for_each(|shown| shown.settle(0, ends_with_head));
+            shown.into_iter().for_each(|(shown, _)| shown.settle(0, ends_with_head));
             return cancel?.settle(0);
         }
         let budgets = after.budgets.as_ref()?;
@@ -284,7 +294,7 @@ impl Called {
             return None;
         }
         let shown = after.shown.as_mut();
-        shown.into_iter().for_each(|shown| shown.settle(cost, LogId::is_budget));
+        shown.into_iter().for_each(|(shown, _)| shown.settle(cost, LogId::is_budget));
         budgets.settle(cost)
     }
 
@@ -296,7 +306,8 @@ impl Called {
         let AfterResponse { shown, end, .. } = &mut self.after;
         let end = end.take();
         let mut response = response.map(|body| ResponseBody::inner(body, end));
-        if let Some(shown) = shown {
+        if let Some((shown, at)) = shown {
+            shown.age(at.elapsed());
             self.config.headers.insert(response.headers_mut(), shown);
         }
         Ok(response)

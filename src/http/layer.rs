@@ -387,13 +387,15 @@ impl SlidingWindowLayer {
     ///
     /// The closure is called once the body has ended, has failed, or was dropped because the client hung up, with the
     /// number of bytes that were sent until then and the last of them, at most `tail`. It returns what the request
-    /// takes from then on, or `None` to leave it as it was. Defaults to no closure.
+    /// takes from then on. With `None` it takes what it has reserved, or what the head said. Defaults to no closure.
     ///
     /// The last frame of the body waits until the store has settled the request, so the next request of a client that
     /// has the whole response finds what is left.
     ///
     /// - To count what was used when a client hangs up, the closure needs a cost for an incomplete body as well.
     ///   With `None` such a client pays the whole reservation.
+    /// - A body that ends after the window of the budget counts what was reserved: its entry has left. A client may read as
+    ///   slowly as it likes, so bound the time of a response, or how many are [in flight](crate::Policy::in_flight).
     /// - The response to a `HEAD` request, and a body that nobody has asked for a frame, end after 0 bytes.
     /// - With [`settle_from_head`](Self::settle_from_head) too, the end of the body has the last word. A head that says
     ///   0 leaves the reservation until then.
@@ -443,7 +445,8 @@ impl SlidingWindowLayer {
     /// The closure sees the head of the response, before the body. The status of a gRPC call is in the
     /// head, as `grpc-status`, only if the response has no message ("Trailers-Only"), as that of a
     /// tonic handler that returns an error at once. A status in the trailers comes after the body and
-    /// is not seen, so a response without `grpc-status` may still fail.
+    /// is not seen, so a response without `grpc-status` may still fail. What a layer within this one has rejected has its
+    /// HTTP status here, also if the client says that it speaks gRPC and gets a 200.
     ///
     /// ```
     /// use http::StatusCode;

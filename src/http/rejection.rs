@@ -1,6 +1,7 @@
 mod grpc;
 mod problem;
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -156,6 +157,9 @@ impl Rejection {
             // There `Retry-After` says when to follow it (RFC 9110, section 10.2.3).
             return response;
         }
+        if grpc.is_some() {
+            response.extensions_mut().insert(InHttp(self.status()));
+        }
         let headers = response.headers_mut();
         match grpc {
             Some(content_type) => grpc::set_content_type(headers, content_type),
@@ -236,6 +240,19 @@ impl Denied {
         RateLimitHeaders::default().insert(response.headers_mut(), self.usage());
         response
     }
+}
+
+/// The status that a rejection would have if its request was not one of gRPC, whose responses all have 200.
+#[derive(Clone, Copy)]
+struct InHttp(StatusCode);
+
+/// Returns the head of a response as it is in HTTP. A client that says that it speaks gRPC must not look like one that
+/// was served.
+pub(super) fn in_http(head: &Response<()>) -> Cow<'_, Response<()>> {
+    let Some(InHttp(status)) = head.extensions().get() else { return Cow::Borrowed(head) };
+    let mut head = head.clone();
+    *head.status_mut() = *status;
+    Cow::Owned(head)
 }
 
 fn whole<B>(body: impl Into<Bytes>) -> ResponseBody<B> {

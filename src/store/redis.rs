@@ -24,7 +24,7 @@ pub use self::builder::RedisStoreBuilder;
 use self::clock::StoreClock;
 use self::denials::Denials;
 use self::journal::{Journal, Origin, Request};
-use self::requests::{CheckRequest, Mode, ReconcileRequest};
+use self::requests::{CheckReply, CheckRequest, Mode, ReconcileRequest};
 use super::{Ban, BanPage, Store, StoreFuture, to_the_end};
 use crate::MemoryStore;
 use crate::error::StoreError;
@@ -577,8 +577,8 @@ impl Inner {
             let request = CheckRequest { check: check.clone(), mode, turns };
             turns += 1;
             let denial = match self.checks.send(request, Instant::now()).await? {
-                Ok(outcome) => return Ok(outcome),
-                Err(denial) => denial,
+                CheckReply::Decided(outcome) => return Ok(outcome),
+                CheckReply::SendAgain(denial) => denial,
             };
             if began.elapsed() > Duration::from_secs(1) {
                 return denial.ok_or(StoreError::Overloaded);

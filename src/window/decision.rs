@@ -204,11 +204,7 @@ impl Denied {
 
     /// Returns the denial as it would be if the request had some of its logs only.
     pub(crate) fn part(&self, has: impl Fn(usize) -> bool) -> Self {
-        let Decided { check, outcome } = &*self.usage.decided;
-        let logs = outcome.logs().iter().enumerate().filter(|(index, _)| has(*index));
-        let mut part = Outcome::new(false, logs.map(|(_, log)| log.clone()));
-        (part.timestamp, part.decided_by) = (outcome.timestamp, outcome.decided_by);
-        Self { usage: Usage::new(check.part(has), part) }
+        Self { usage: self.usage.part(has) }
     }
 
     /// Makes the waits longer by one random part of a time.
@@ -262,6 +258,22 @@ impl Usage {
 
     pub(crate) fn check(&self) -> &Check {
         &self.decided.check
+    }
+
+    /// Returns the state of some logs, by their index in the check.
+    pub(crate) fn part(&self, has: impl Fn(usize) -> bool) -> Self {
+        let Decided { check, outcome } = &*self.decided;
+        let logs = outcome.logs().iter().enumerate().filter(|(index, _)| has(*index));
+        let mut part = Outcome::new(outcome.admitted, logs.map(|(_, log)| log.clone()));
+        (part.timestamp, part.decided_by) = (outcome.timestamp, outcome.decided_by);
+        Self::new(check.part(has), part)
+    }
+
+    /// Lets some time pass in which nothing is admitted.
+    pub(crate) fn age(&mut self, time: Duration) {
+        for outcome in self.decided.outcome.logs_mut() {
+            *outcome = outcome.after(micros(time));
+        }
     }
 
     pub(crate) fn is_denied(&self) -> bool {

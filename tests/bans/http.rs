@@ -82,6 +82,23 @@ async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + Clone) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_field_tells_that_a_sender_is_muted() {
+    let store = MemoryStore::new();
+    Bans::new(policy(), store.clone())
+        .impose("mallory", Duration::from_secs(60), "spam")
+        .await
+        .unwrap();
+    let all = Policy::new("all").quota(Quota::per_hour(9));
+    let layer = by_user(policy(), store).rule(all, key::constant("everybody"));
+    let service = layer.on_ban(OnBan::Mute).headers_on_success(true).layer(service_fn(muted));
+    for (user, body) in [("alice", "heard"), ("mallory", "muted")] {
+        let answer = send(&service, from_user(user)).await;
+        assert_eq!(answer.body, body);
+        assert_eq!(answer.header("ratelimit-policy"), Some("\"all\";q=9;w=3600"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn handler_sees_the_longest_of_two_mutes() {
     let (store, policies) = (MemoryStore::new(), ["a", "b"].map(|name| policy().named(name)));
     for (policy, seconds) in policies.iter().zip([600, 60]) {

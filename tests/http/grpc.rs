@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use tonic::{Code, Status};
@@ -12,8 +13,8 @@ use tonic_types::StatusExt;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::{Store, StoreFuture};
 use tower_sliding_window::{
-    Bans, Limiter, MemoryStore, MissingKey, OnBan, Policy, Quota, SlidingWindowLayer, StoreError,
-    key,
+    Bans, KeyError, Limiter, MemoryStore, MissingKey, OnBan, Policy, Quota, SlidingWindowLayer,
+    StoreError, key,
 };
 
 use test_support::requests::{HttpResponse, by_user, ok, send};
@@ -97,6 +98,9 @@ async fn each_rejection_has_a_grpc_status() {
     assert_eq!(invalid.header("grpc-message"), Some(message));
     let layer = SlidingWindowLayer::new(policy(), key::peer_ip(), MemoryStore::new());
     check(&nth(layer, 1, &[]).await, 13, None);
+    let own = |_: &Parts| Err(KeyError::NotProvided { fix: "100 % café" });
+    let layer = SlidingWindowLayer::new(policy(), own, MemoryStore::new());
+    assert_eq!(nth(layer, 1, &[]).await.header("grpc-message"), Some("100 %25 caf%C3%A9"));
     let broken = StubStore(|_: &_| StoreFuture::ready(Err(StoreError::Timeout)));
     check(&nth(per_user(broken), 1, &["alice"]).await, 14, Some(Duration::from_secs(1)));
 }
@@ -170,6 +174,20 @@ async fn grpc_gets_no_response_it_cannot_read() {
     let answer = nth(own, 2, &["alice"]).await;
     check(&answer, 8, Some(Duration::from_secs(60)));
     assert_eq!(answer.header("grpc-message"), Some("own"));
+}
+
+/// A client says that it speaks gRPC, so that the layer within responds with 200. It is not one whose token is right.
+#[tokio::test(start_paused = true)]
+async fn failures_count_whatever_the_client_says_it_speaks() {
+    let store = MemoryStore::new();
+    let failures = by_user(Quota::per_hour(2), store.clone());
+    let failures = failures.cancel_if(|response| response.status() != StatusCode::UNAUTHORIZED);
+    let token = SlidingWindowLayer::new(Quota::per_minute(5), key::bearer(|_| None), store);
+    let service = failures.layer(token.layer(service_fn(ok)));
+    for code in [Code::Unauthenticated, Code::Unauthenticated, Code::ResourceExhausted] {
+        let answer = send(&service, grpc_request(GRPC, &["mallory"])).await;
+        assert_eq!(Status::from_header_map(&answer.headers).unwrap().code(), code);
+    }
 }
 
 /// A call that fails without a message has its status in the headers.

@@ -8,7 +8,7 @@ use http::StatusCode;
 use proptest::prelude::*;
 use test_support::on_every_store;
 use test_support::requests::{HttpResponse, by_user, from_user, ok, send};
-use tokio::time::{Instant, advance, sleep_until};
+use tokio::time::{Instant, advance, sleep, sleep_until};
 use tower::{Layer, service_fn};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{MemoryStore, Policy, Quota, RateLimitHeaders, key};
@@ -90,6 +90,18 @@ async fn chosen_fields_show_the_quotas(store: impl Store + Clone) {
 }
 
 on_every_store!(chosen_fields_show_the_quotas);
+
+/// The handler is slow.
+#[tokio::test(start_paused = true)]
+async fn wait_is_that_from_the_response_on() {
+    let handler = async |request| {
+        sleep(Duration::from_secs(50)).await;
+        ok(request).await
+    };
+    let layer = by_user(Quota::per_minute(1), MemoryStore::new()).headers_on_success(true);
+    let response = send(&layer.layer(service_fn(handler)), from_user("alice")).await;
+    assert_eq!(response.header("ratelimit"), Some("\"default\";r=0;t=10"));
+}
 
 #[tokio::test(start_paused = true)]
 async fn denied_cost_has_no_places_and_a_window_is_a_whole_second() {

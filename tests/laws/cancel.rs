@@ -1,6 +1,7 @@
 //! Counting by response: a place is freed exactly when the layer says so, and a cancellation is not
 //! lost with its request.
 
+use std::future::Ready;
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
@@ -93,6 +94,10 @@ async fn cancel_unanswered_frees_the_place(store: impl Store + Clone) {
     eventually("it is cancelled", async || remaining().await == 3).await;
     service.oneshot(request("500")).await.unwrap();
     assert_eq!(remaining().await, 2, "500 is a response");
+    let panics = |_: Request<String>| -> Ready<Result<Response<String>, ()>> { panic!() };
+    let panics = layer.layer(service_fn(panics)).oneshot(request("200"));
+    assert!(tokio::spawn(panics).await.unwrap_err().is_panic());
+    eventually("it is cancelled, too", async || remaining().await == 2).await;
 }
 
 /// The client hangs up after Redis has admitted the request and before the layer has the outcome, so

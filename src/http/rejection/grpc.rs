@@ -61,8 +61,7 @@ pub(super) fn response(rejection: &Rejection) -> Response<String> {
     if let Some(wait) = wait {
         insert(headers, DETAILS, STANDARD_NO_PAD.encode(details(code, &message, wait)));
     }
-    // Neither these texts nor the names of policies have characters that it would have to encode.
-    insert(headers, MESSAGE, message);
+    insert(headers, MESSAGE, encoded(&message));
     // A signed number of 32 bits: a negative one tells the client not to retry, and none to choose its pauses
     // itself.
     let pushback = wait.and_then(|wait| i32::try_from(wait.as_micros().div_ceil(1000)).ok());
@@ -76,6 +75,15 @@ fn insert(headers: &mut HeaderMap, name: HeaderName, value: String) {
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.insert(name, value);
     }
+}
+
+/// Returns a message as the protocol encodes it in a header.
+fn encoded(message: &str) -> String {
+    let encode = |byte: u8| match byte {
+        b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    message.bytes().map(encode).collect()
 }
 
 /// Returns the `google.rpc.Code` of an HTTP status, as listed in its comments.

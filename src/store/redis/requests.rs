@@ -60,6 +60,14 @@ pub(super) struct CheckRequest {
     pub(super) turns: u32,
 }
 
+/// What a check comes to.
+#[derive(Debug)]
+pub(super) enum CheckReply {
+    Decided(Outcome),
+    /// It has to be sent again. There is a denial if it is denied all the same.
+    SendAgain(Option<Outcome>),
+}
+
 impl CheckRequest {
     fn penalties(&self) -> impl Iterator<Item = (&LogId, &Penalty)> {
         self.check.logs.iter().filter_map(|log| Some((log, log.policy.get_penalty()?)))
@@ -142,8 +150,7 @@ impl CheckRequest {
 }
 
 impl BatchedRequest for CheckRequest {
-    /// An error if the check has to be sent again, with the denial that stands meanwhile.
-    type Reply = Result<Outcome, Option<Outcome>>;
+    type Reply = CheckReply;
 
     /// The policies and costs of its logs. What was sent before comes first, so that the script has read nothing else by then.
     type Shape = (Reverse<u32>, Mode, bool, SmallVec<[(usize, u32); 4]>);
@@ -202,9 +209,9 @@ impl BatchedRequest for CheckRequest {
     ) -> Result<Vec<Result<Self::Reply, StoreError>>, StoreError> {
         let now_us = replies.numbers.next_unsigned()?;
         replies.read_each(requests, |request, state, numbers| match state {
-            -2 => Ok(Err(None)),
-            3 => request.read(state, now_us, numbers).map(|denial| Err(Some(denial))),
-            _ => request.read(state, now_us, numbers).map(Ok),
+            -2 => Ok(CheckReply::SendAgain(None)),
+            3 => request.read(state, now_us, numbers).map(|it| CheckReply::SendAgain(Some(it))),
+            _ => request.read(state, now_us, numbers).map(CheckReply::Decided),
         })
     }
 }

@@ -45,6 +45,13 @@ fn request(check: impl Into<Arc<Check>>, mode: Mode) -> CheckRequest {
     CheckRequest { check: check.into(), mode, turns: 0 }
 }
 
+fn decided(reply: CheckReply) -> Outcome {
+    match reply {
+        CheckReply::Decided(outcome) => outcome,
+        CheckReply::SendAgain(_) => panic!("it has to be sent again"),
+    }
+}
+
 async fn store(url: String) -> RedisStore {
     RedisStore::builder().deny_cache(false).connect(url).await.unwrap()
 }
@@ -67,7 +74,7 @@ impl RedisStore {
         let requests: Vec<_> =
             checks.iter().map(|check| request(check.clone(), Mode::New)).collect();
         let replies = self.0.checks.call(requests.iter()).await.unwrap();
-        replies.into_iter().map(|reply| reply.map(|outcome| outcome.unwrap())).collect()
+        replies.into_iter().map(|reply| reply.map(decided)).collect()
     }
 
     /// Sends a check as after a lost reply.
@@ -435,7 +442,8 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     }
     // The wait of one reads 3,000 entries.
     let denials = call(&costs, "bob", 3_000_000_000).await;
-    let sent_again = denials.iter().filter(|it| matches!(it, Ok(Err(None)))).count();
+    let sent_again =
+        denials.iter().filter(|it| matches!(it, Ok(CheckReply::SendAgain(None)))).count();
     assert_eq!(sent_again, 31, "for their waits");
     // Others that read few are not sent again for it.
     let one_has_left = "local now = redis.call('TIME')[1] * 1000000
@@ -448,8 +456,10 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     };
     let requests = [request("bob", 3_000_000_000), request("carol", 1)];
     let replies = store.0.checks.call(requests.iter()).await.unwrap();
-    let admitted = replies.into_iter().map(|it| it.unwrap().map(|it| it.admitted));
-    assert!(matches!(admitted.collect::<Vec<_>>()[..], [Ok(false), Ok(true)]));
+    let [Ok(CheckReply::Decided(bob)), Ok(CheckReply::Decided(carol))] = &replies[..] else {
+        panic!("{replies:?}")
+    };
+    assert_eq!((bob.admitted, carol.admitted), (false, true));
     // Nor are those that are sent again behind others once more.
     let mut again = request("carol", 1);
     (again.turns, again.mode) = (1, Mode::Peek);
@@ -482,7 +492,7 @@ async fn denial_behind_one_that_reads_much_is_sent_again_for_its_wait() {
     Store::peek(&store, &alice).await.unwrap();
     let requests = [request(bob, Mode::New), request(alice.clone(), Mode::New)];
     let replies = store.0.checks.call(requests.iter()).await.unwrap();
-    let Ok(Err(Some(denial))) = &replies[1] else { panic!("{:?}", replies[1]) };
+    let Ok(CheckReply::SendAgain(Some(denial))) = &replies[1] else { panic!("{replies:?}") };
     assert_eq!((denial.admitted, denial.logs()[0].ban().strike()), (false, Strike::None));
     let denied = Store::admit(&store, &alice).await.unwrap();
     let (day, ban) = (denied.logs()[0].quotas()[1], denied.logs()[0].ban());
@@ -632,7 +642,7 @@ async fn check_that_runs_after_its_write_back_counts_once() {
     let mut entries = Vec::new();
     let run = async |check: Check| {
         let request = request(check, Mode::New);
-        store.0.checks.call([request].iter()).await.unwrap().remove(0).unwrap().unwrap()
+        decided(store.0.checks.call([request].iter()).await.unwrap().remove(0).unwrap())
     };
     for check in [check.clone(), check.clone(), check.part(|index| index == 0)] {
         assert!(run(check).await.admitted);
