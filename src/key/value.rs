@@ -26,7 +26,7 @@ const HASHED: &[u8] = b"sha256:";
 ///
 /// | from | the key's bytes |
 /// |---|---|
-/// | text and bytes | unchanged |
+/// | text and bytes | unchanged, or their hash, see below |
 /// | integers of 32 and 64 bits | the decimal digits |
 /// | an IPv4 address | the address, such as `203.0.113.7` |
 /// | an IPv6 address | its /64, such as `2001:db8:0:1::/64`; an IPv4-mapped one as the IPv4 address |
@@ -37,8 +37,8 @@ const HASHED: &[u8] = b"sha256:";
 /// `bans.lift(address)` and `limiter.peek(address)` find it. If the extractor counts by longer or shorter
 /// networks, [`IpExtractor::key_of`](super::IpExtractor::key_of) makes its key. [`Key::new`] takes any other bytes.
 ///
-/// A key of more than 128 bytes is replaced by its SHA-256. A shorter one stands in Redis as it is: hash a secret
-/// with [`Key::hashed`]. Keys often identify people, so neither
+/// A key of more than 128 bytes, or one that begins with `sha256:`, is replaced by its SHA-256. Any other stands in Redis as
+/// it is: hash a secret with [`Key::hashed`]. Keys often identify people, so neither
 /// [`Debug`](fmt::Debug) nor any message of this crate contains their bytes. [`Key::as_bytes`] returns
 /// them.
 ///
@@ -60,12 +60,13 @@ pub struct Key(SmallVec<[u8; INLINE]>);
 impl Clone for Key {
     fn clone(&self) -> Self {
         // `SmallVec::clone` copies one byte after the other.
-        Self::from_stored(&self.0)
+        Self(SmallVec::from_slice(&self.0))
     }
 }
 
 impl Key {
-    /// Creates a key from bytes. More than 128 bytes are hashed.
+    /// Creates a key from bytes. More than 128 bytes are hashed, and so are bytes that begin with `sha256:`.
+    /// [`Key::from_stored`] takes the bytes of a key.
     pub fn new(bytes: impl AsRef<[u8]>) -> Self {
         let bytes = bytes.as_ref();
         if bytes.len() <= LONGEST_KEY && !bytes.starts_with(HASHED) {
@@ -97,9 +98,25 @@ impl Key {
         if self.0.starts_with(HASHED) { self } else { Self::hashed(self.0) }
     }
 
-    /// Creates a key from the [bytes](Key::as_bytes) of an earlier one, without hashing them again.
-    pub(crate) fn from_stored(bytes: &[u8]) -> Self {
-        Self(SmallVec::from_slice(bytes))
+    /// Creates the key whose [`Key::as_bytes`] these are, such as one of [`Bans::list`](crate::Bans::list) that an admin
+    /// page sends back. More than 128 bytes are those of no key, and are hashed.
+    ///
+    /// Never for bytes of a client: it could name the hash of another client's key.
+    ///
+    /// ```
+    /// use tower_sliding_window::Key;
+    ///
+    /// let key = Key::hashed("sk_live_4242");
+    /// assert_eq!(Key::from_stored(key.as_bytes()), key);
+    /// assert_ne!(Key::new(key.as_bytes()), key);
+    /// ```
+    pub fn from_stored(bytes: impl AsRef<[u8]>) -> Self {
+        let bytes = bytes.as_ref();
+        if bytes.len() > LONGEST_KEY {
+            Self::hashed(bytes)
+        } else {
+            Self(SmallVec::from_slice(bytes))
+        }
     }
 
     /// Creates a key from a short text. One that a key holds inline needs no allocation.
@@ -196,6 +213,10 @@ mod tests {
         assert_eq!(long.as_bytes().len(), HASHED.len() + 32);
         assert_ne!(long, Key::from("y".repeat(129)));
         assert_ne!(Key::from(long.as_bytes()), long, "the hash as a key is another key");
+        for key in [&long, &Key::hashed("x"), &Key::from(""), &Key::from("x".repeat(128))] {
+            assert_eq!(Key::from_stored(key.as_bytes()), *key);
+        }
+        assert_eq!(Key::from_stored("x".repeat(129)), long, "no key is longer");
         assert_eq!(Key::from("x".repeat(128)).as_bytes().len(), 128);
         assert_eq!(Key::hashed("x".repeat(129)), long);
         assert_eq!(long.clone().into_hashed(), long);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use test_support::Redis;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Bans, Limiter, Penalty, Policy, Quota};
+use tower_sliding_window::{Bans, Key, Limiter, Penalty, Policy, Quota};
 
 use crate::policy;
 
@@ -40,6 +40,14 @@ async fn pages_show_each_ban_once(store: impl Store + Clone) {
     listed.sort_by(|one, other| one.0.cmp(&other.0));
     listed.dedup_by(|one, other| one.0 == other.0);
     assert_eq!(listed.len(), 500);
+
+    // What an admin page shows of a hashed key lifts its ban.
+    let secret = Key::hashed("a secret");
+    bans.impose(&secret, 2 * minute, "").await.unwrap();
+    let listed = bans.list().await.unwrap();
+    assert_eq!(listed[0].0, secret);
+    assert!(!bans.lift(listed[0].0.as_bytes()).await.unwrap(), "another key");
+    assert!(bans.lift(Key::from_stored(listed[0].0.as_bytes())).await.unwrap());
 
     for count in [0, 1, 20, 100] {
         let page = bans.page(0, count).await.unwrap();
