@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use http::request::Parts;
 
 use super::{Key, KeyError, KeyExtractor};
@@ -17,8 +19,9 @@ pub fn constant(key: impl Into<Key>) -> impl KeyExtractor + Clone {
 /// ```
 ///
 /// [`Key::join`] makes the same key, as for [`Limiter::reset`](crate::Limiter::reset).
-pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor {
-    move |parts: &Parts| Ok(first.extract(parts)?.join(&second.extract(parts)?))
+pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor + Clone {
+    let of = Arc::new((first, second));
+    move |parts: &Parts| Ok(of.0.extract(parts)?.join(&of.1.extract(parts)?))
 }
 
 /// Takes the key from the first of two extractors if the request has it, else from the second.
@@ -49,10 +52,11 @@ pub fn pair(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtr
 /// # assert_eq!(of("x-user-id", "alice"), Ok(alice));
 /// # assert_eq!(of("x-device", "203.0.113.7"), Ok(address));
 /// ```
-pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor {
-    move |parts: &Parts| match first.extract(parts) {
+pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl KeyExtractor + Clone {
+    let of = Arc::new((first, second));
+    move |parts: &Parts| match of.0.extract(parts) {
         Err(KeyError::Missing | KeyError::NotApplicable) => {
-            Ok(Key::from("else").join(&second.extract(parts)?))
+            Ok(Key::from("else").join(&of.1.extract(parts)?))
         }
         found => found.map(|key| Key::from("first").join(&key)),
     }
@@ -74,7 +78,8 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 ///
 /// let signed_in_users_only = key::optional(key::header("x-user-id"));
 /// ```
-pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
+pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor + Clone {
+    let extractor = Arc::new(extractor);
     move |parts: &Parts| match extractor.extract(parts) {
         Err(KeyError::Missing) => Err(KeyError::NotApplicable),
         found => found,
@@ -90,6 +95,7 @@ pub fn optional(extractor: impl KeyExtractor) -> impl KeyExtractor {
 ///
 /// let api_key = key::hashed(key::header("x-api-key"));
 /// ```
-pub fn hashed(extractor: impl KeyExtractor) -> impl KeyExtractor {
+pub fn hashed(extractor: impl KeyExtractor) -> impl KeyExtractor + Clone {
+    let extractor = Arc::new(extractor);
     move |parts: &Parts| extractor.extract(parts).map(Key::into_hashed)
 }

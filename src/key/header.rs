@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use http::header::{AUTHORIZATION, COOKIE, GetAll, HeaderName, HeaderValue};
 use http::request::Parts;
 use percent_encoding::percent_decode_str;
@@ -29,7 +31,7 @@ pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
     move |parts: &Parts| non_empty(only_value(parts.headers.get_all(&name))?.as_bytes())
 }
 
-/// Takes the key that `subject` returns for the bearer token in `Authorization`.
+/// Takes the key that `subject` returns for the bearer token in `Authorization`, such as the `sub` of a JWT.
 ///
 /// `subject` verifies the token and returns the key of its subject, or `None` if the token is not
 /// valid. `None` is [`KeyError::Missing`]. Two `Authorization` headers are [`KeyError::Invalid`].
@@ -48,10 +50,11 @@ pub fn header(name: impl AsRef<str>) -> impl KeyExtractor + Clone {
 /// # fn verify(token: &str) -> Option<String> { Some(token.to_owned()) }
 /// let user = key::bearer(|token| verify(token).map(Into::into));
 /// ```
-pub fn bearer<F>(subject: F) -> impl KeyExtractor
+pub fn bearer<F>(subject: F) -> impl KeyExtractor + Clone
 where
     F: Fn(&str) -> Option<Key> + Send + Sync + 'static,
 {
+    let subject = Arc::new(subject);
     move |parts: &Parts| {
         let value = only_value(parts.headers.get_all(AUTHORIZATION))?;
         let value = value.to_str().map_err(|_| KeyError::Invalid)?;

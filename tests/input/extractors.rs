@@ -127,8 +127,9 @@ fn forwarded(entries: &[IpAddr]) -> HeaderValue {
     entries.join(", ").parse().expect("a header")
 }
 
-/// Holds an extractor to a table.
-fn hold(extractor: impl KeyExtractor, table: Vec<(&str, Builder, Result<Key, KeyError>)>) {
+/// Holds a clone of an extractor to a table.
+fn hold(extractor: impl KeyExtractor + Clone, table: Vec<(&str, Builder, Result<Key, KeyError>)>) {
+    let extractor = extractor.clone();
     for (name, request, expected) in table {
         assert_eq!(extractor.extract(&parts(request)), expected, "{name}");
     }
