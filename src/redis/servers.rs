@@ -4,7 +4,9 @@ use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
 
-use redis::{ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult};
+use redis::{
+    ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult,
+};
 
 use super::cluster::Cluster;
 use super::connection::Certificates;
@@ -33,6 +35,7 @@ use crate::error::StoreError;
 pub struct RedisServers {
     kind: Kind,
     certificates: Certificates,
+    has_stray_login: bool,
 }
 
 #[derive(Clone)]
@@ -44,7 +47,7 @@ enum Kind {
 
 impl RedisServers {
     fn new(kind: Kind) -> Self {
-        Self { kind, certificates: Certificates::default() }
+        Self { kind, certificates: Certificates::default(), has_stray_login: false }
     }
 
     /// Uses the server at a URL.
@@ -84,15 +87,16 @@ impl RedisServers {
 
     /// Sets the username and password of the servers behind Sentinels. Defaults to none. Their database is 0.
     ///
-    /// The credentials in the first Sentinel's URL are for the Sentinels only. Without Sentinels
-    /// this setting has no effect.
+    /// The credentials in the first Sentinel's URL are for the Sentinels only. Without Sentinels credentials here are an error
+    /// of [`RedisStore::connect`](crate::RedisStore::connect): they belong in the URL.
     pub fn master_credentials(
         mut self,
         username: Option<String>,
         password: Option<String>,
     ) -> Self {
-        if let Kind::Sentinel(sentinel) = &mut self.kind {
-            sentinel.login = login(username, password);
+        match &mut self.kind {
+            Kind::Sentinel(sentinel) => sentinel.login = login(username, password),
+            _ => self.has_stray_login = username.is_some() || password.is_some(),
         }
         self
     }
@@ -151,6 +155,10 @@ impl RedisServers {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Without a provider rustls panics at the first connection.
             let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        if self.has_stray_login {
+            let fix = "master_credentials are for servers behind Sentinels: write those of others in the URL";
+            return Err((ErrorKind::InvalidClientConfig, fix).into());
         }
         let connector = match self.kind {
             Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?)),
@@ -241,7 +249,8 @@ fn unreachable(error: RedisError) -> StoreError {
     let fix = if cfg!(not(feature = "tls")) && error.contains("TLS") {
         "enable the feature `tls` of tower-sliding-window for a rediss:// URL"
     } else {
-        "write redis://HOST:PORT, or redis://USERNAME:PASSWORD@HOST:PORT/DATABASE"
+        "write redis://HOST:PORT, or redis://USERNAME:PASSWORD@HOST:PORT/DATABASE; in a password \
+         write / @ # ? % as %2F %40 %23 %3F %25"
     };
     StoreError::Unreachable { message: format!("the URL is wrong: {error}: {fix}") }
 }

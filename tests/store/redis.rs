@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
     Admitted, Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota,
-    RedisStore, StoreError,
+    RedisServers, RedisStore, StoreError,
 };
 
 #[tokio::test]
@@ -53,6 +53,19 @@ async fn url_without_a_scheme_names_the_form() {
         assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
         assert!(error.to_string().contains("write redis://HOST:PORT"), "{url}: {error}");
     }
+    for url in ["redis://:a/b@127.0.0.1:6379", "redis://:a#b@127.0.0.1", "redis://:a?b@127.0.0.1"] {
+        let error = RedisStore::connect(url).await.unwrap_err().to_string();
+        assert!(error.contains("in a password write / @ # ? %"), "{url}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn login_of_a_master_without_sentinels_is_an_error() {
+    let servers = RedisServers::one("redis://127.0.0.1:6379").unwrap();
+    let stray = servers.clone().master_credentials(None, Some("hunter2".to_owned()));
+    let error = RedisStore::connect_lazy(stray).unwrap_err().to_string();
+    assert!(error.contains("master_credentials") && !error.contains("hunter2"), "{error}");
+    assert!(RedisStore::connect_lazy(servers.master_credentials(None, None)).is_ok());
 }
 
 #[tokio::test]
