@@ -59,7 +59,7 @@ pub enum BanEvent {
         /// The ban.
         ban: Ban,
     },
-    /// A ban was lifted. The strikes and the level were deleted.
+    /// A ban, or strikes that had brought none, were lifted.
     Lifted {
         /// The policy's name.
         policy: String,
@@ -103,7 +103,7 @@ impl Bans {
 
     /// Sets a closure that is called after each ban that is imposed or lifted here. Defaults to none.
     ///
-    /// It runs inside [`Bans::impose`] and [`Bans::lift`], so it must not block. If the caller has left, it runs where the
+    /// It runs inside [`Bans::impose`], [`Bans::impose_if_longer`], [`Bans::lift`] and [`Bans::pardon`], so it must not block. If the caller has left, it runs where the
     /// change ends. A change that is an error, because its reply was lost, may have been made without an event. It is not
     /// called for bans that strikes cause: those are in [`Usage::bans`](crate::Usage::bans) of the decision.
     pub fn on_event(mut self, closure: impl Fn(&BanEvent) + Send + Sync + 'static) -> Self {

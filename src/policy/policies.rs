@@ -134,7 +134,11 @@ impl Policies {
                 continue;
             }
             let next = |before: &Policy| Ok(before.next_version(Policy::clone(&after)));
-            changes.push(handle.change(next)?);
+            let change = handle.change(next)?;
+            // Another `keep_for` that leaves the retention as it was shows nothing.
+            if change.to_string() != change.name() {
+                changes.push(change);
+            }
         }
         Ok(changes)
     }
@@ -146,10 +150,11 @@ impl fmt::Debug for Policies {
     }
 }
 
-/// A policy that [`PolicyHandle::set`] has changed, or [`Policies::reload`] has changed or added.
+/// A policy that [`PolicyHandle::set`] has replaced, or [`Policies::reload`] has changed or added.
 ///
 /// As text: `user: quotas 5/60s -> 8/60s, penalty none -> 3/600s:60s`, or `vip: new, quotas 100/60s`. It
-/// ends in `, new logs` if the logs begin anew.
+/// ends in `, new logs` if the logs begin anew. After [`PolicyHandle::set`] with an equal policy it is the name alone:
+/// [`Policies::reload`] returns no such change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChange {
     before: Option<Arc<Policy>>,

@@ -55,6 +55,8 @@ async fn reload_keeps_the_history(store: impl Store + Clone) {
     set.reload(policies("user = '7/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
     assert_eq!(remaining(&set, "user", &store).await, 1, "the log was kept for an hour");
     assert_eq!(set.reload(set.clone()).unwrap(), [], "with itself");
+    let kept = policies("user = { quotas = '7/1h', keep_for = '1h' }\nip = '9/1h'\nvip = '7/1h'");
+    assert_eq!(set.reload(kept).unwrap(), [], "the retention is the same");
 }
 
 /// The request runs, whatever was decided since.
