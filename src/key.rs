@@ -26,8 +26,29 @@
 //! the server should have provided the key, such as the address of the peer, the error is
 //! [`KeyError::NotProvided`] and the response is a 500: the server is not set up correctly.
 //!
-//! An extractor reads a request as common parsers do, so that one user of the application is one key.
-//! Where parsers differ, the error is [`KeyError::Invalid`].
+//! An extractor reads a request as common parsers do, so that one text of the application is one key.
+//! Where parsers differ, the error is [`KeyError::Invalid`]. It knows no types: `7`, `07` and `%2B7` are several keys,
+//! and one number for axum's `Path<u64>` and `Query`. A UUID has many spellings too. Parse what the application parses:
+//!
+//! ```
+//! use http::request::Parts;
+//! use tower_sliding_window::{Key, KeyError, KeyExtractor, key};
+//!
+//! /// The number that a parameter is, however it is written.
+//! fn number(parameter: impl KeyExtractor) -> impl KeyExtractor {
+//!     move |parts: &Parts| {
+//!         let text = parameter.extract(parts)?;
+//!         let number = str::from_utf8(text.as_bytes()).ok().and_then(|it| it.parse::<u64>().ok());
+//!         number.map(Key::from).ok_or(KeyError::Invalid)
+//!     }
+//! }
+//!
+//! let user = number(key::query("user"));
+//! # for (query, key) in [("07", Ok(Key::from("7"))), ("%2B7", Ok(Key::from("7"))), ("x", Err(KeyError::Invalid))] {
+//! #     let request = http::Request::get(format!("/?user={query}")).body(()).unwrap();
+//! #     assert_eq!(user.extract(&request.into_parts().0), key);
+//! # }
+//! ```
 
 mod combine;
 mod extension;

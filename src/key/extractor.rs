@@ -10,9 +10,14 @@ use super::Key;
 /// use http::request::Parts;
 /// use tower_sliding_window::{Key, KeyError, KeyExtractor};
 ///
+/// /// The tenant of `/acme/orders`.
 /// fn tenant(parts: &Parts) -> Result<Key, KeyError> {
-///     let host = parts.uri.host().ok_or(KeyError::Missing)?;
-///     Ok(Key::from(host))
+///     match parts.uri.path().split('/').nth(1) {
+///         None | Some("") => Err(KeyError::Missing),
+///         // An application that decodes it sees one tenant in several spellings.
+///         Some(it) if it.contains('%') => Err(KeyError::Invalid),
+///         Some(it) => Ok(Key::from(it)),
+///     }
 /// }
 ///
 /// fn takes_an_extractor(_: impl KeyExtractor) {}

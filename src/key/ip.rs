@@ -11,11 +11,16 @@ use crate::error::or_panic;
 
 /// Takes the key from the address of the connection's peer.
 ///
-/// The server has to insert the address into the request's extensions, as a `SocketAddr` or `IpAddr`.
-/// With the feature `axum` it can also be axum's `ConnectInfo<SocketAddr>`, which is present if the
-/// application is served with `into_make_service_with_connect_info::<SocketAddr>()`. With the feature
-/// `tonic` it can also be the `TcpConnectInfo` that tonic's server inserts, with or without TLS. Without
-/// these features both are ignored. A request without an address is [`KeyError::NotProvided`].
+/// The server has to insert the address into the request's extensions. The first of these counts:
+///
+/// 1. with the feature `axum`, `ConnectInfo<SocketAddr>`, which is present if the application is served with
+///    `into_make_service_with_connect_info::<SocketAddr>()`, and then `MockConnectInfo<SocketAddr>`;
+/// 2. with the feature `tonic`, the `TcpConnectInfo` that tonic's server inserts, with or without TLS;
+/// 3. a `SocketAddr`;
+/// 4. an `IpAddr`.
+///
+/// So a layer that reads the address elsewhere, as in the PROXY protocol, has to replace the `ConnectInfo`. A request without
+/// an address is [`KeyError::NotProvided`].
 ///
 /// The key is that of [`Key::from`]`(address)`: the text of an IPv4 address, such as `203.0.113.7`, and
 /// the /64 of an IPv6 address, such as `2001:db8:0:1::/64`. The /64 is the smallest network that a

@@ -24,7 +24,8 @@ const TWO_PARAMETERS: KeyError = KeyError::NotProvided {
 
 /// Takes the key from a parameter of axum's route, percent-decoded.
 ///
-/// A path whose parameters are not UTF-8 is [`KeyError::Invalid`].
+/// A path whose parameters are not UTF-8 is [`KeyError::Invalid`]. Each spelling of a number or a UUID, as for `Path<u64>`, is a
+/// key of its own: parse it as [`key`](super) shows.
 ///
 /// The parameter is available only after routing, so add the layer with `Router::route_layer` or
 /// `Router::layer` on the router that has the route. With `Router::layer` the rule also receives paths

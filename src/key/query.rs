@@ -11,6 +11,8 @@ use super::{KeyError, KeyExtractor, non_empty};
 /// because the application would see the same replacement character for different values. The syntax is
 /// that of [`application/x-www-form-urlencoded`](https://url.spec.whatwg.org/#urlencoded-parsing).
 ///
+/// Each spelling of a number or a UUID is a key of its own: parse it as [`key`](super) shows.
+///
 /// ```
 /// use tower_sliding_window::key;
 ///

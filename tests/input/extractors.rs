@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use axum::extract::ConnectInfo;
+use axum::extract::connect_info::MockConnectInfo;
 use cookie::Cookie;
 use headers::HeaderMapExt;
 use headers::authorization::{Authorization, Bearer};
@@ -225,6 +226,24 @@ fn from(peer: &str) -> Builder {
 
 fn via(peer: &str, forwarded: &[u8]) -> Builder {
     from(peer).header("x-forwarded-for", forwarded)
+}
+
+#[test]
+fn first_address_of_the_server_counts() {
+    let at = |last| SocketAddr::from(([192, 0, 2, last], 443));
+    let of_tonic = TcpConnectInfo { local_addr: None, remote_addr: Some(at(3)) };
+    let sources: [(u8, &dyn Fn(Builder) -> Builder); 5] = [
+        (1, &|it| it.extension(ConnectInfo(at(1)))),
+        (2, &|it| it.extension(MockConnectInfo(at(2)))),
+        (3, &|it| it.extension(of_tonic.clone())),
+        (4, &|it| it.extension(at(4))),
+        (5, &|it| it.extension(at(5).ip())),
+    ];
+    for first in 0..5 {
+        let rest = &sources[first..];
+        let request = rest.iter().fold(Request::builder(), |it, (_, insert)| insert(it));
+        assert_eq!(key::peer_ip().extract(&parts(request)), Ok(Key::from(at(rest[0].0))));
+    }
 }
 
 #[test]
