@@ -25,7 +25,8 @@ use crate::window::Decision;
 
 /// A Tower layer that limits each key of a service to a policy and denies further requests with 429.
 ///
-/// Clones, and the services that they make, share one configuration and one store.
+/// Clones share the store and start with the same settings. A setter on a clone changes that clone only:
+/// `limit.clone().failure_policy(FailurePolicy::Closed)` is the same rules for a stricter route.
 ///
 /// ## Behavior
 ///
@@ -40,7 +41,9 @@ use crate::window::Decision;
 /// - The readiness and the errors of the inner service are passed through unchanged.
 /// - The inner service finds the [`Decision`](crate::Decision) in the request's extensions, unless
 ///   the request is [skipped](Self::skip) or no rule applies to it.
-/// - In axum, `Router::layer` also covers the fallback, so requests for unknown paths count.
+/// - In axum, `Router::layer` also covers the fallback, so requests for unknown paths count. A router that is nested
+///   afterwards loses its default fallback, and its unknown paths do not count. `Router::merge` takes the default fallback
+///   of the other router, with its layers, for the whole application.
 ///   `Router::route_layer` covers only the routes, but also their wrong methods (405).
 ///   `post(handler).route_layer(limit)` covers only what the handler gets. The layer that is added last runs first: add a
 ///   layer that inserts a value for [`key::extension`](crate::key::extension) after this one.

@@ -79,6 +79,26 @@ async fn route_without_the_parameter_is_500() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn fallback_with_the_layer_is_lost_by_nest_and_spread_by_merge() {
+    let limited = || Router::new().route("/limited", get(hello)).layer(once(key::constant("all")));
+    let plain = || Router::new().route("/plain", get(hello));
+    let nested = plain().nest("/api", limited());
+    for path in ["/no/where", "/api/no/where", "/api/no/where"] {
+        assert_eq!(status(&nested, to(path)).await, NOT_FOUND);
+    }
+    let merged = plain().merge(limited());
+    assert_eq!(status(&merged, to("/no/where")).await, NOT_FOUND);
+    assert_eq!(status(&merged, to("/no/where")).await, TOO_MANY);
+    let other_way = limited().merge(plain());
+    for _ in 0..2 {
+        assert_eq!(status(&other_way, to("/no/where")).await, NOT_FOUND);
+    }
+    for app in [nested, merged, other_way] {
+        assert_eq!(status(&app, to("/plain")).await, OK);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_unknown_path_is_the_clients_choice() {
     let routes = || Router::new().route("/{sku}", get(hello));
     let with_layer = routes().layer(once(key::path_param("sku")));
