@@ -124,7 +124,8 @@ struct Inner {
 }
 
 impl RedisStore {
-    /// Connects to a server, such as `redis://:password@127.0.0.1:6379/0`, or to [`RedisServers`].
+    /// Connects to a server, such as `redis://:password@127.0.0.1:6379/0`, or to [`RedisServers`], which says how to write
+    /// a password with signs of a URL.
     ///
     /// It fails if the server does not reply now. A service that may start before its Redis does uses
     /// [`RedisStore::connect_lazy`].

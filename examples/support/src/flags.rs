@@ -31,7 +31,8 @@ pub struct ListenFlags {
 #[derive(Args, Clone)]
 pub struct RedisFlags {
     /// Redis that keeps what the servers share: redis://[:PASSWORD@]HOST[:PORT][/DB]. Repeat it, or separate by commas (in a
-    /// password write %2C), for the nodes of a Cluster or for Sentinels. Without it, this process keeps everything.
+    /// password write %2C), for the nodes of a Cluster or for Sentinels. Without it, this process keeps everything. Every user
+    /// of this machine can see a password in `ps`: better set the variable.
     // Text here, so that an error of clap, which repeats the value, can't show a password.
     #[arg(long, value_name = "URL", hide_env_values = true, value_delimiter = ',')]
     pub redis: Vec<String>,

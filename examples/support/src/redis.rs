@@ -65,8 +65,8 @@ impl RedisFlags {
 pub enum OpenError {
     #[error(
         "the value of --redis is not a Redis URL: {0}\n\
-         hint: write redis://[:PASSWORD@]HOST[:PORT][/DB], such as redis://127.0.0.1:6379; rediss:// \
-         needs a server built with `--features tls`"
+         hint: write redis://[:PASSWORD@]HOST[:PORT][/DB], such as redis://127.0.0.1:6379, and in a password \
+         / @ # ? % as %2F %40 %23 %3F %25; rediss:// needs a server built with `--features tls`"
     )]
     Url(RedisError),
     #[error(
