@@ -15,7 +15,8 @@ use crate::in_process::InProcess;
 use crate::on_redis::OnRedis;
 use crate::rule::{StormRule, StormRuleError};
 
-/// How many tasks may wait. The end of a storm beyond that is found by the next message of its group.
+/// How many groups are watched, and how many calls are under way or repeated. The end of a storm beyond
+/// that is found by the next message of its group, and the event of a lost call is lost.
 const MOST_TASKS: usize = 100_000;
 /// The pause before a call is repeated. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -59,8 +60,9 @@ impl StormDetector {
     }
 
     fn with(rule: &Arc<StormRule>, store: &Arc<Store>, hook: Option<Box<Hook>>) -> Self {
-        let (rule, store, (alive, watched)) = (rule.clone(), store.clone(), <_>::default());
-        Self(Arc::new(Shared { rule, store, hook, alive, watched }))
+        let (rule, store) = (rule.clone(), store.clone());
+        let (calling, watching, watched) = <_>::default();
+        Self(Arc::new(Shared { rule, store, hook, calling, watching, watched }))
     }
 
     /// Sets how many groups and how many messages of all groups are kept in process. Defaults to 100,000
@@ -82,8 +84,8 @@ impl StormDetector {
     /// Sets a hook to call at each start and each end of a storm that a call of this detector has caused.
     /// Defaults to none.
     ///
-    /// It runs inside [`StormDetector::record`] and in the tasks that find the end of a storm, so it must
-    /// not block.
+    /// It runs inside [`StormDetector::record`], or where the call ends if its caller has left, and in the
+    /// tasks that find the end of a storm, so it must not block.
     ///
     /// The returned detector shares only the rule and the groups with earlier clones.
     pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
@@ -91,6 +93,9 @@ impl StormDetector {
     }
 
     /// Records a message and returns the state of its group. Takes one call of Redis.
+    ///
+    /// If the caller drops the future, the call goes on: the message is recorded, and its events go to the
+    /// hook.
     ///
     /// `message_id` is the same each time the message is delivered. While the message is in the
     /// window, it counts once. An id is any bytes; an id of more than 128 bytes is hashed.
@@ -119,9 +124,12 @@ impl StormDetector {
         self.0.call(group.into(), None).await
     }
 
-    /// Waits until this process watches no storm, and has repeated all calls whose reply was lost.
+    /// Waits until no call is under way, all whose reply was lost are repeated, and this process watches
+    /// no storm.
     pub async fn settled(&self) {
-        self.0.alive.closed().await;
+        // In this order, because a call may have a group watched.
+        self.0.calling.closed().await;
+        self.0.watching.closed().await;
     }
 
     /// Returns how many groups this process checks again later because of a storm.
@@ -249,6 +257,10 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    fn has_event(&self) -> bool {
+        self.started.is_some() || self.ended.is_some()
+    }
+
     /// Returns the events, the earliest first.
     fn events(&self, group: &Key) -> Vec<StormEvent> {
         let at = |ago_us| self.at.checked_sub(Duration::from_micros(ago_us)).unwrap_or(self.at);
@@ -268,8 +280,8 @@ impl Outcome {
 /// The state that the handles of a detector share with its tasks.
 ///
 /// A group in a storm has a task that sleeps until something may have changed without a message, and
-/// checks the group then. A call whose reply was lost has a task that repeats it with its id, because
-/// nobody else gets its events. These interleavings are possible:
+/// checks the group then. A call of Redis runs in a task, and one whose reply was lost has a task that
+/// repeats it with its id, because nobody else gets its events. These interleavings are possible:
 ///
 /// - Two calls about a group, in this process or others: the store runs them one after the other, and
 ///   one of them gets the event. If their outcomes come to [`Shared::report`] in the other order, a task
@@ -278,17 +290,19 @@ impl Outcome {
 ///   so the group gets another one. One of the two has the event.
 /// - A storm ends and another starts while the task of the first sleeps: it wakes no later than at the
 ///   end of the first, and finds the second.
-/// - The caller drops a call: [`LostCall`] has it repeated.
-/// - The last handle is dropped: the tasks have weak references only. One that sleeps hears of it and
-///   ends, and one that calls delivers its event first.
+/// - The caller drops a call: its task goes on, and what it has [`Found`] is reported there.
+/// - The last handle is dropped: the tasks that sleep have weak references only, hear of it and end. One
+///   that calls delivers its event first.
 /// - The runtime ends, and the tasks with it: each takes its group out of `watched`, and the next call of
 ///   the group starts another.
 pub(crate) struct Shared {
     rule: Arc<StormRule>,
     pub(crate) store: Arc<Store>,
     hook: Option<Box<Hook>>,
-    /// Each task has a receiver.
-    alive: watch::Sender<()>,
+    /// Each call of a message has a receiver, also while it is repeated later.
+    calling: watch::Sender<()>,
+    /// Each task that watches a group has a receiver.
+    watching: watch::Sender<()>,
     /// The groups that have a task that sleeps.
     watched: Mutex<HashSet<Key>>,
 }
@@ -302,17 +316,40 @@ impl Shared {
     /// Records a message, or only checks the group if there is none, and reports the outcome.
     async fn call(self: &Arc<Self>, group: Key, id: Option<Key>) -> Result<Reading, StoreError> {
         let check = Check::new(group, id);
-        let mut lost = LostCall { shared: self, check: &check, is_lost: true };
+        if let Store::InProcess(store) = &*self.store {
+            let outcome = store.check(&check).inspect_err(report_error)?;
+            return Ok(self.report(&check.group, &outcome));
+        }
+        // In a task, because the caller may leave, and no other call gets the event.
+        let call = tokio::spawn(self.clone().find(check, self.calling.subscribe()));
+        let mut found = call.await.unwrap_or_else(|_| {
+            let message = "the task of the call has ended".to_owned();
+            Err(StoreError::Disconnected { message })
+        })?;
+        found.is_reported = true;
+        Ok(self.report(&found.group, &found.outcome))
+    }
+
+    /// Makes a call of Redis, and has it repeated if its reply is lost.
+    async fn find(
+        self: Arc<Self>,
+        check: Check,
+        calling: watch::Receiver<()>,
+    ) -> Result<Found, StoreError> {
         let mut outcome = self.store.check(&check).await;
-        lost.is_lost = outcome.as_ref().is_err_and(StoreError::may_have_counted);
-        if lost.is_lost {
+        if outcome.as_ref().is_err_and(StoreError::may_have_counted) {
             // The first error says that the call may have counted.
             outcome = self.store.check(&check).await.or(outcome);
+            // Without an event here, the first attempt may still run and have one.
+            if !outcome.as_ref().is_ok_and(Outcome::has_event) {
+                // Whether the message is recorded is for the caller to see to.
+                let check = Check { message: None, ..check.clone() };
+                self.check_later(check, FIRST_PAUSE, None);
+            }
         }
         let outcome = outcome.inspect_err(report_error)?;
-        // Without an event here, the first attempt may still run and have one.
-        lost.is_lost &= outcome.started.is_none() && outcome.ended.is_none();
-        Ok(self.report(&check.group, &outcome))
+        let group = check.group;
+        Ok(Found { shared: self, group, outcome, is_reported: false, _calling: calling })
     }
 
     /// Delivers the events of an outcome, and has the group watched for as long as it may change.
@@ -348,11 +385,12 @@ impl Shared {
         mut pause: Duration,
         mut watched: Option<Watched>,
     ) {
-        if self.alive.receiver_count() >= MOST_TASKS {
+        let tasks = if watched.is_some() { &self.watching } else { &self.calling };
+        if tasks.receiver_count() >= MOST_TASKS {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        let (shared, mut alive) = (Arc::downgrade(self), self.alive.subscribe());
+        let (shared, mut alive) = (Arc::downgrade(self), tasks.subscribe());
         let (mut next_pause, mut is_lost) = (FIRST_PAUSE, watched.is_none());
         runtime.spawn(async move {
             loop {
@@ -363,8 +401,8 @@ impl Shared {
                 drop(watched.take());
                 match shared.store.check(&check).await {
                     Ok(outcome) => {
-                        let has_event = !shared.report(&check.group, &outcome).events.is_empty();
-                        if has_event || !is_lost {
+                        shared.report(&check.group, &outcome);
+                        if outcome.has_event() || !is_lost {
                             return;
                         }
                         (pause, is_lost) = (LATEST, false);
@@ -395,20 +433,19 @@ impl Drop for Watched {
     }
 }
 
-/// Has a call repeated that ends without a reply: it may have started or ended a storm, and no other
-/// call gets that event.
-struct LostCall<'a> {
-    shared: &'a Arc<Shared>,
-    check: &'a Check,
-    is_lost: bool,
+/// What a call has found. If its caller has left, it is reported when it is dropped.
+struct Found {
+    shared: Arc<Shared>,
+    group: Key,
+    outcome: Outcome,
+    is_reported: bool,
+    _calling: watch::Receiver<()>,
 }
 
-impl Drop for LostCall<'_> {
+impl Drop for Found {
     fn drop(&mut self) {
-        if self.is_lost {
-            // Whether the message is recorded is for the caller to see to.
-            let check = Check { message: None, ..self.check.clone() };
-            self.shared.check_later(check, FIRST_PAUSE, None);
+        if !self.is_reported {
+            self.shared.report(&self.group, &self.outcome);
         }
     }
 }

@@ -54,18 +54,21 @@
 //! call in the whole fleet gets each event**: the call that caused it, as [`Reading::events`] and
 //! through [`StormDetector::on_event`].
 //!
+//! - If the caller drops the future, the call goes on, and its message is recorded. Its events come with
+//!   the reply, to the hook alone.
 //! - If the reply to that call is lost, the call is repeated with the same id and gets the event again.
-//!   If that fails too, or the caller drops the future, the detector asks Redis for the event in the
-//!   background until it answers, and once more ten seconds later, because the call may arrive late.
+//!   If that fails too, the detector asks Redis for the event in the background until it answers, and
+//!   once more ten seconds later, because the call may arrive late.
 //! - If a message is delivered again, that is another call. It gets no event.
 //! - If the process ends between decision and alert, or is cut off from Redis until another storm of the group has
 //!   begun, that event is lost. The other event of the storm, its start or its end, is still delivered.
 //! - The hook runs where the event is found, so it must not block: hand what takes long to a queue of your
 //!   own.
 //!
-//! A process has at most 100,000 tasks that check groups and repeat calls. Storms beyond that end by a
-//! check of another process, or by the next message. The tasks need a tokio runtime: without one, only
-//! messages end storms.
+//! A process watches at most 100,000 groups. Beyond that, a storm ends, or starts after a cool-down, by a
+//! check of another process or by the next message. While 100,000 calls are under way or asked about
+//! later, the event of another call whose reply is lost is lost, a start also. The tasks need a tokio
+//! runtime: without one, only messages end storms.
 //!
 //! # If Redis fails
 //!

@@ -8,6 +8,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use proptest::prelude::*;
 use test_support::clock::{Clock, on_both};
 use test_support::recorder::RecordedMetrics;
+use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tower_sliding_window::{Key, RedisStore};
 use uuid::Uuid;
@@ -171,6 +172,19 @@ async fn failed_call_is_repeated_with_growing_pauses() {
     }
     let pauses: Vec<_> = attempts.windows(2).map(|two| (two[1] - two[0]).div_ceil(100)).collect();
     assert_eq!(pauses, [2, 4, 8, 16, 32, 50, 50], "in tenths of a second: {attempts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeated_calls_take_no_place_of_a_storm() {
+    let detector = StormDetector::in_process(StormRule::new("1/10s".parse().unwrap())).unwrap();
+    for _ in 0..100_010 {
+        detector.0.check_later(Check::new("other".into(), None), Duration::from_secs(60), None);
+    }
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 100_000);
+    for id in ["1", "2"] {
+        detector.record("lobby", id).await.unwrap();
+    }
+    assert_eq!(detector.watched(), 1);
 }
 
 #[derive(Clone, Debug)]

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use message_storm::StormEvent;
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient_store};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tower_sliding_window::RedisStore;
 
@@ -79,7 +81,7 @@ async fn end_is_not_lost_to_a_message_while_it_is_asked_for() {
     assert_eq!(behind.watched.all_starts().await, [true, false]);
 }
 
-/// The network holds the call back for two seconds, and its caller has hung up.
+/// The network holds the call and its repetition back for two seconds.
 #[tokio::test]
 async fn start_is_reported_if_the_call_arrives_late() {
     let redis = Redis::start().await;
@@ -87,11 +89,13 @@ async fn start_is_reported_if_the_call_arrives_late() {
     let watched = Watched::on_redis("5/1h", &RedisStore::connect(proxy.url()).await.unwrap());
     watched.record("lobby", 0..5).await;
     let before = redis.call_count("evalsha").await;
+    proxy.set(Fault::Stall);
+    let error = watched.detector.record("lobby", "5").await.unwrap_err();
+    assert!(error.may_have_counted(), "{error}");
     proxy.set(Fault::Forget);
-    let caller = timeout(Duration::from_millis(50), watched.detector.record("lobby", "5"));
-    assert!(caller.await.is_err());
     sleep(Duration::from_secs(2)).await;
-    assert!(watched.starts().is_empty(), "it was asked for, and is not there");
+    assert_ne!(redis.call_count("evalsha").await, before, "it was asked for");
+    assert!(watched.starts().is_empty(), "and is not there");
     proxy.set(Fault::None);
     eventually("it is reported", async || watched.starts() == [true]).await;
     let calls = redis.call_count("evalsha").await - before;
@@ -101,4 +105,29 @@ async fn start_is_reported_if_the_call_arrives_late() {
     );
     watched.record("lobby", 5..9).await;
     assert_eq!(watched.starts(), [true]);
+}
+
+/// Some hang up while their call is under way, and some before its turn.
+#[tokio::test]
+async fn a_caller_that_hangs_up_costs_one_call_and_loses_no_event() {
+    let Behind { redis, proxy, watched } = Behind::start("50/2s").await;
+    let before = redis.call_count("evalsha").await;
+    proxy.set(Fault::Delay(Duration::from_millis(100)));
+    let mut callers = JoinSet::new();
+    for id in 0..100_u32 {
+        let detector = watched.detector.clone();
+        callers.spawn(async move {
+            let recorded = detector.record("busy", id.to_string());
+            timeout(Duration::from_millis(20), recorded).await.is_err()
+        });
+    }
+    assert_eq!(callers.join_all().await, [true; 100], "all have hung up");
+    proxy.set(Fault::None);
+    assert_eq!(watched.all_starts().await, [true, false]);
+    let peak = match watched.events.lock().unwrap().last() {
+        Some(StormEvent::Ended { peak, .. }) => *peak,
+        other => panic!("an end: {other:?}"),
+    };
+    let calls = redis.call_count("evalsha").await - before;
+    assert!(peak == 100 && calls <= 110, "{peak} messages in {calls} calls");
 }
