@@ -60,8 +60,10 @@
 //!   If that fails too, the detector asks Redis for the event in the background until it answers, and
 //!   once more ten seconds later, because the call may arrive late.
 //! - If a message is delivered again, that is another call. It gets no event.
-//! - If the process ends between decision and alert, or is cut off from Redis until another storm of the group has
-//!   begun, that event is lost. The other event of the storm, its start or its end, is still delivered.
+//! - An event is lost if the process ends between decision and alert. It is lost too if the process is
+//!   cut off from Redis until the group has another event of this kind, or until Redis has forgotten the
+//!   storm: a window after it is over, or an hour after the cool-down if that is later. The other event of
+//!   the storm is delivered, unless it is lost in the same way.
 //! - The hook runs where the event is found, so it must not block: hand what takes long to a queue of your
 //!   own.
 //!
@@ -77,7 +79,7 @@
 //! Redis does not get are not counted, so a storm may be detected late or not at all, and may end early.
 //! There is no local count as for a limiter: the count of one process means nothing for a threshold of
 //! the fleet. If Redis loses its data, a storm that continues is reported as a new one, and a storm that
-//! is over has no end event. If it loses its last writes only, an end that it does not know any more is reported again.
+//! is over has no end event. If it loses its last writes only, a start or an end that it does not know any more is reported again.
 //!
 //! If the clock of Redis steps back, messages keep their age, and the window continues from the newest.
 //!
