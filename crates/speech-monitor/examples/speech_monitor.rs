@@ -14,8 +14,8 @@ These rules mute, or the rules given as arguments:
   similar 3/1m 90% mute 6h
   peers 5/3m mute 24h          private messages to five users within three minutes
   peers 9/5m mute 48h
-Messages of fewer than nine letters are not compared, and numbers are words that differ. A rule can set
-another length, such as `similar 3/1m 90% min 4 mute 6h`.
+Messages of fewer than nine letters and digits are not compared, where a Chinese character counts as two.
+A rule can set another length, such as `similar 3/1m 90% min 4 mute 6h`. Numbers are words that differ.
 ";
 
 type Error = Box<dyn std::error::Error>;

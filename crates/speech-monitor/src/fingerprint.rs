@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rapidhash::v3::rapidhash_v3;
+use unicode_normalization::char::is_combining_mark;
 use unicode_script::{Script, UnicodeScript};
 
 use crate::normalised::normalised;
@@ -81,7 +82,7 @@ impl Fingerprint {
         // Digits with spaces between them are one number.
         for word in words.chunk_by(|one, next| is_number(one) && is_number(next)) {
             let word = &*word.concat();
-            let letters_of = word.chars().map(|it| 1 + u16::from(is_ideograph(it))).sum::<u16>();
+            let letters_of = word.chars().map(letters_in).sum::<u16>();
             if is_number(word) {
                 length += letters_of.min(NUMBER as u16);
                 add(Kind::Number, word);
@@ -136,7 +137,7 @@ impl Fingerprint {
             .unwrap_or(letters) as u8
     }
 
-    /// Returns how many letters and digits the text has. An ideograph counts as two letters.
+    /// Returns how many letters and digits the text has, as [`letters_in`] counts them.
     pub(crate) fn length(&self) -> u16 {
         self.header() & !CUT
     }
@@ -179,6 +180,15 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
             Some(word)
         })
     })
+}
+
+/// Returns how many letters a character counts as. A word has about twice as many letters as it would have
+/// Chinese characters.
+fn letters_in(character: char) -> u16 {
+    match character.script() {
+        Script::Han => 2,
+        _ => u16::from(character.is_alphanumeric() && !is_combining_mark(character)),
+    }
 }
 
 fn is_number(word: &str) -> bool {

@@ -49,9 +49,10 @@
 //! compare all pairs would take exponential time on texts made for it.
 //!
 //! A message without a text, such as a picture, is not compared, and neither is a text of fewer than nine
-//! letters and digits: honest senders repeat `ok` and `thank you` too. A [`Rule`] can set another
-//! length. Only the two ends of a long text are compared, and only with the 64 newest texts of the
-//! sender. Rules that count messages stop senders that send more than that in a window.
+//! letters and digits, of which a Chinese character counts as two: honest senders repeat `ok`, `?!?!` and
+//! `thank you` too. A [`Rule`] can set another length. Only the two ends of a long text are compared, and
+//! only with the 64 newest texts of the sender. Rules that count messages stop senders that send more than
+//! that in a window.
 //!
 //! # Campaigns
 //!

@@ -28,7 +28,8 @@ const LONGEST_MUTE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// | `similar COUNT/WINDOW PERCENT% [min LENGTH] mute DURATION` | messages that are [similar](crate#similar-messages) |
 ///
 /// `min` is how many letters and digits a [`normalised`](crate::normalised) text must have to count, from 0
-/// to 300. An ideograph counts as two. Without it, it is 9: honest senders often say `ok` or `thank you`.
+/// to 300. A Chinese character counts as two, and a vowel that is a combining mark, as in Thai, as none. Without
+/// it, it is 9: honest senders often say `ok` or `thank you`.
 ///
 /// ```
 /// use speech_monitor::{ParseRuleError, Rule};

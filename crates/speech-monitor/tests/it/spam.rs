@@ -15,12 +15,18 @@ async fn are_delivered(texts: impl IntoIterator<Item = String>) -> bool {
     true
 }
 
-const HONEST: [[&str; 5]; 14] = [
+const HONEST: [[&str; 5]; 20] = [
     ["ok"; 5],
     ["👍"; 5],
     ["+1", "+1", "1", "+1", "+1!"],
     ["thank you", "thank you!", "Thank you", "thank you", "thanks"],
     ["谢谢", "谢谢!", "收到", "收到", "谢谢老板"],
+    ["ありがとう"; 5],
+    ["ขอบคุณ"; 5],
+    ["ขอบคุณครับ"; 5],
+    ["អរគុណ"; 5],
+    ["ကျေးဇူးတင်ပါတယ်"; 5],
+    ["?!?!?!?!?!"; 5],
     [
         "Order 1001 is ready",
         "Order 1002 is ready",
@@ -89,9 +95,13 @@ const HONEST: [[&str; 5]; 14] = [
 
 #[tokio::test(start_paused = true)]
 async fn honest_senders_are_not_muted() {
+    let mut muted = Vec::new();
     for texts in HONEST {
-        assert!(are_delivered(texts.map(str::to_owned)).await, "{texts:?}");
+        if !are_delivered(texts.map(str::to_owned)).await {
+            muted.push(texts);
+        }
     }
+    assert!(muted.is_empty(), "{muted:#?}");
 }
 
 const SPAM: [&str; 4] = [
