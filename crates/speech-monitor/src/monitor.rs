@@ -325,6 +325,10 @@ impl SpeechMonitor {
 
     /// Lifts the mute of a sender and forgets the sender's messages, which would cause a new mute.
     ///
+    /// A message that is being checked at that moment, here or in another process, may have been compared with
+    /// the messages of before. Its mute comes after this call, and is in [`SpeechMonitor::mutes`]: call this
+    /// again.
+    ///
     /// # Errors
     ///
     /// A [`StoreError`] if the store did not reply. The sender may be muted still.
