@@ -323,7 +323,8 @@ impl SpeechMonitor {
         .await
     }
 
-    /// Lifts the mute of a sender and forgets the sender's messages, which would cause a new mute.
+    /// Lifts the mute of a sender and forgets the sender's messages, which would cause a new mute. Returns
+    /// whether a mute stood, or had ended within a second before.
     ///
     /// A message that is being checked at that moment, here or in another process, may have been compared with
     /// the messages of before. Its mute comes after this call, and is in [`SpeechMonitor::mutes`]: call this
@@ -332,12 +333,12 @@ impl SpeechMonitor {
     /// # Errors
     ///
     /// A [`StoreError`] if the store did not reply. The sender may be muted still.
-    pub async fn unmute(&self, sender: impl Into<Key>) -> Result<(), StoreError> {
+    pub async fn unmute(&self, sender: impl Into<Key>) -> Result<bool, StoreError> {
         let sender = sender.into();
         // In this order a message between the two steps finds no history that would mute the sender again.
         let forgotten = self.logs.forget(&sender).await;
-        self.bans.lift(sender).await?;
-        forgotten
+        let was_muted = self.bans.lift(sender).await?;
+        forgotten.map(|()| was_muted)
     }
 
     /// Returns about `count` of the muted senders with their mutes, and where the next page begins, see

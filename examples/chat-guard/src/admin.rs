@@ -81,9 +81,10 @@ async fn lift(
     State(monitor): State<SpeechMonitor>,
     Named(user): Named,
 ) -> Result<StatusCode, Problem> {
-    monitor.unmute(&*user).await?;
-    tracing::info!("audit: a mute was lifted");
-    tracing::debug!(?user, "audit: a mute was lifted");
+    if monitor.unmute(&*user).await? {
+        tracing::info!("audit: a mute was lifted");
+        tracing::debug!(?user, "audit: a mute was lifted");
+    }
     Ok(StatusCode::NO_CONTENT)
 }
 

@@ -50,7 +50,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
             match monitor.unmute("").await {
                 // It takes mutes again once it can save, or has room.
                 Err(StoreError::Refused { code, .. }) if matches!(&*code, "MISCONF" | "OOM") => {}
-                unmuted => unmuted.map_err(|error| redis.unusable(error))?,
+                unmuted => _ = unmuted.map_err(|error| redis.unusable(error))?,
             }
             tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
             (monitor, storms)

@@ -388,25 +388,45 @@ async fn logs_name_users_at_debug_only_and_escaped() {
 }
 
 #[tokio::test]
+async fn only_a_mute_that_stood_is_logged_as_lifted() {
+    on_both(&[], async |server| {
+        let lift = async || admin(server, "DELETE", "mutes/bob", "").await;
+        assert_eq!(lift().await.status, 204, "nobody is muted");
+        admin(server, "PUT", "mutes/bob", r#"{"for": "1h"}"#).await;
+        assert_eq!(lift().await.status, 204);
+        let lifted = "audit: a mute was lifted";
+        let is_logged = async || {
+            let logs = server.logs();
+            logs.split_once("audit: muted").is_some_and(|(_, after)| after.contains(lifted))
+        };
+        eventually("the mute is lifted", is_logged).await;
+        assert_eq!(server.logs().matches(lifted).count(), 1, "{}", server.logs());
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_server_whose_logs_are_not_read_serves() {
     for is_read_in_the_end in [false, true] {
         let server = Server::start_logging(CHAT, "debug", &ADMIN);
-        // Each is two lines.
-        let lift = async |user: &str| {
+        // Each is four lines.
+        let mute_and_lift = async |user: &str| {
             let path = format!("mutes/{user}");
-            let lifted = timeout(Duration::from_secs(20), admin(&server, "DELETE", &path, ""));
-            assert_eq!(lifted.await.expect("an answer").status, 204);
+            for (method, body, status) in [("PUT", r#"{"for": "1h"}"#, 200), ("DELETE", "", 204)] {
+                let answer = timeout(Duration::from_secs(20), admin(&server, method, &path, body));
+                assert_eq!(answer.await.expect("an answer").status, status);
+            }
         };
         server.read_logs(false);
         // Together they are more than the pipe takes and the server keeps.
         let user = "a".repeat(64);
-        for _ in 0..5_000 {
-            lift(&user).await;
+        for _ in 0..2_500 {
+            mute_and_lift(&user).await;
         }
         if is_read_in_the_end {
             server.read_logs(true);
             let is_logged = async || {
-                lift("bob").await;
+                mute_and_lift("bob").await;
                 server.logs().contains("bob")
             };
             eventually("there is room again", is_logged).await;

@@ -58,7 +58,7 @@ async fn processes_share_one_mute_and_one_event() {
     assert!((12 * 3600 - 60..=12 * 3600).contains(&left), "{left:?}");
     let hello = Message::from("sender-0").text("hello");
     assert!(!monitor.check(&hello).await.unwrap().is_delivered());
-    monitor.unmute("sender-0").await.unwrap();
+    assert!(monitor.unmute("sender-0").await.unwrap());
     assert!(monitor.check(&hello).await.unwrap().is_delivered());
     assert_eq!(monitor.mute_of("sender-0").await.unwrap(), None);
 }
