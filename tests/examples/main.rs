@@ -1,10 +1,13 @@
 //! The examples in single files, as a reader runs them.
 
+use std::io::Write;
+
 use test_support::Redis;
 use test_support::program::{Program, command};
 
 const QUOTA: &str = "message_quota";
 const MONITOR: &str = "speech_monitor";
+const STORM: &str = "message_storm";
 
 fn start(program: &str, arguments: &[&str]) -> Program {
     Program::start(&mut command(program, arguments))
@@ -105,6 +108,22 @@ fn speech_monitor_mutes_the_third_of_a_kind() {
     let seen_by_all = lines.iter().filter(|line| line.starts_with("all see")).count();
     assert_eq!((lines.len(), seen_by_all), (6, 4), "{lines:?}");
     assert!(logs.contains("audit: similar 3/60s 90% mute 6h: 3 messages within 60s"), "{logs}");
+}
+
+/// As with `| head -1`.
+#[test]
+fn programs_end_when_nobody_reads_what_they_print() {
+    for (program, arguments) in
+        [(QUOTA, &[][..]), (MONITOR, &[]), (STORM, &["--threshold", "1/3s"])]
+    {
+        let (reader, stdout) = std::io::pipe().unwrap();
+        drop(reader);
+        let (input, mut stdin) = std::io::pipe().unwrap();
+        stdin.write_all(b"bob\t1\nbob\t2\nbob\t3\n").unwrap();
+        let ended = command(program, arguments).stdin(input).stdout(stdout).output().unwrap();
+        let logs = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{program}: {logs}");
+    }
 }
 
 #[test]

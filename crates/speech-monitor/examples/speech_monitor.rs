@@ -5,6 +5,8 @@
 //!   | cargo run -p speech-monitor --example speech_monitor
 //! ```
 
+use std::io::{Write, stdout};
+
 use example_support::lines::Lines;
 use speech_monitor::{Message, Rule, SpeechDecision, SpeechMonitor};
 
@@ -32,8 +34,7 @@ async fn run() -> Result<(), Error> {
     let mut rules = Rule::recommended().to_vec();
     let given: Vec<String> = std::env::args().skip(1).collect();
     if given.iter().any(|arg| arg == "-h" || arg == "--help") {
-        print!("{HELP}");
-        return Ok(());
+        return Ok(write!(stdout(), "{HELP}")?);
     }
     if !given.is_empty() {
         rules = given.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
@@ -52,10 +53,11 @@ async fn run() -> Result<(), Error> {
         let (text, peer) = text.split_once('\t').map_or((text, None), |(a, b)| (a, Some(b)));
         let message = Message::from(sender).text(text);
         let message = if let Some(peer) = peer { message.to(peer) } else { message };
-        match monitor.check(&message).await? {
-            SpeechDecision::Delivered => println!("all see       {sender:?}: {text:?}"),
-            SpeechDecision::Muted { .. } => println!("sender sees   {sender:?}: {text:?}"),
-        }
+        let who = match monitor.check(&message).await? {
+            SpeechDecision::Delivered => "all see    ",
+            SpeechDecision::Muted { .. } => "sender sees",
+        };
+        writeln!(stdout(), "{who}   {sender:?}: {text:?}")?;
     }
     Ok(())
 }
