@@ -252,8 +252,9 @@ impl Policy {
     /// requests. The cost is up to [`u32::MAX`], is one entry whatever it is, and can be settled later:
     /// [`Limiter::settle`](crate::Limiter::settle). A cost above 1 without a budget is an error.
     ///
-    /// A [`RedisStore`](crate::RedisStore) asks Redis about each request of a cost other than 1, also while it denies: a
-    /// quota of requests beside the budget bounds that.
+    /// A [`RedisStore`](crate::RedisStore) asks Redis about each request of a cost other than 1, also while it denies. A quota
+    /// of requests beside the budget does not bound that, for a denied request counts in neither: a layer of its own does that
+    /// is added in front, such as one by address on a [`MemoryStore`](crate::MemoryStore).
     ///
     /// ```
     /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
@@ -302,7 +303,8 @@ impl Policy {
     ///   whose reply from Redis was lost and that was decided without Redis.
     /// - A value is kept as a hash.
     /// - Denials are not repeated from memory, because a value that is in the window passes. On Redis each costs a
-    ///   call.
+    ///   call, however often a client invents a value: a layer by address on a [`MemoryStore`](crate::MemoryStore) in front
+    ///   bounds that.
     /// - In process a log is searched for the value, so keep limits below some ten thousand.
     ///
     /// The guide has a [recipe](crate::docs::recipes::accounts_per_address), and compares the

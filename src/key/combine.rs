@@ -15,7 +15,8 @@ pub fn constant(key: impl Into<Key>) -> impl KeyExtractor + Clone {
 /// ```
 /// use tower_sliding_window::key;
 ///
-/// let user_and_session = key::pair(key::header("x-user-id"), key::cookie("session"));
+/// let session = key::hashed(key::cookie("session")); // a secret
+/// let user_and_session = key::pair(key::header("x-user-id"), session);
 /// ```
 ///
 /// [`Key::join`] makes the same key, as for [`Limiter::reset`](crate::Limiter::reset).

@@ -81,7 +81,7 @@ where
 /// ```
 /// use tower_sliding_window::key;
 ///
-/// let session = key::cookie("session");
+/// let session = key::hashed(key::cookie("session")); // a secret
 /// ```
 pub fn cookie(name: impl Into<String>) -> impl KeyExtractor + Clone {
     let name = name.into();

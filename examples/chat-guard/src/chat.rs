@@ -115,16 +115,17 @@ impl Chat {
         };
         let is_seen =
             |post: &Post| post.from == viewer || post.is_delivered.load(Ordering::Relaxed);
+        let mut bytes = 0;
         let posts = lock(&self.shared.posts);
         let seen = posts.iter().rev().filter(|post| is_here(post) && is_seen(post)).take(SHOWN);
-        let mut bytes = 0;
         let seen = seen.take_while(|post| {
             bytes += post.text.len();
             bytes <= SHOWN_BYTES
         });
-        let mut seen: Vec<Value> = seen.map(|post| json!(**post)).collect();
-        seen.reverse();
-        seen
+        let seen: Vec<Arc<Post>> = seen.cloned().collect();
+        // Who posts waits for the lock.
+        drop(posts);
+        seen.iter().rev().map(|post| json!(**post)).collect()
     }
 
     /// Waits until all messages are checked and all mutes are reported, but no longer than is good for a server that is

@@ -11,13 +11,15 @@ use axum::{Json, Router};
 use example_support::problem::{Problem, WholeBody, no_store, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::{Key, MemoryStore, Policy, SlidingWindowLayer, key};
+use tower_sliding_window::{Key, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 use uuid::Uuid;
 
 use crate::chat::{Chat, Place, Post};
 
 /// The header that names the user. The authentication in front of this server sets it.
 const USER: &str = "x-user-id";
+/// How often a user may read on each server. To look for the messages of a place takes all that are kept.
+const READS: Quota = Quota::per_minute(120);
 /// The longest body of a message, in bytes.
 const LONGEST_BODY: usize = 8 * 1024;
 
@@ -27,6 +29,7 @@ pub(crate) fn routes(chat: Chat, quota: Policy) -> Router {
         SlidingWindowLayer::new(quota.named("posts"), key::header(USER), MemoryStore::new())
             // What was not taken because too many wait does not count.
             .cancel_if(|response| response.status() == StatusCode::SERVICE_UNAVAILABLE);
+    let reads = SlidingWindowLayer::new(READS, key::header(USER), MemoryStore::new());
     let messages = |place: fn(String) -> Place| {
         let view = move |State(chat): State<Chat>, User(viewer): User, Named(name): Named| async move {
             Json(chat.view(&place(name), &viewer))
@@ -36,8 +39,9 @@ pub(crate) fn routes(chat: Chat, quota: Policy) -> Router {
                   User(from): User,
                   Named(name): Named,
                   body: WholeBody| async move { say(&chat, from, place(name), &body) };
-        // The layer added last runs first, and none is for reading.
-        post(say).route_layer(quota.clone()).route_layer(from_extractor::<User>()).get(view)
+        // The layer added last runs first.
+        let say = post(say).route_layer(quota.clone());
+        say.merge(get(view).route_layer(reads.clone())).route_layer(from_extractor::<User>())
     };
     let routes = Router::new()
         .route("/rooms/{room}/messages", messages(Place::Room))

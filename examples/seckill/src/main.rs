@@ -141,6 +141,11 @@ where
 {
     let meter = Arc::new(Meter::new());
     let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
+    if args.user_query.is_some() {
+        tracing::warn!(
+            "every client is the user that it names: --user-query is for load generators"
+        );
+    }
     let user = user_key(args.user_query.as_deref());
     let prefix = args.redis.prefix.clone();
     let keeps_refunds = args.payment_token.is_some() && matches!(stock, Stock::Redis(_));

@@ -94,6 +94,8 @@ fn is_user_id(id: &[u8]) -> bool {
     (1..=LONGEST_USER_ID).contains(&text.len())
         && !is_dots(text)
         && !text.starts_with("sha256:")
+        // A field of a page, where an operator bans a user, leaves them out.
+        && !text.contains(char::is_control)
         && !text.contains(char::REPLACEMENT_CHARACTER)
 }
 

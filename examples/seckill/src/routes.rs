@@ -32,6 +32,8 @@ use example_support::problem::{Problem, WholeBody, no_store, with_fallbacks};
 
 /// How often a user may look up orders and entries on each server.
 const READS: Quota = Quota::per_minute(60);
+/// How often a user may send an entry to each server, whatever `--quota` says.
+const ENTRIES: Quota = Quota::per_minute(1000);
 
 /// The longest id of a payment, and the longest body that names one, in bytes.
 const LONGEST_PAYMENT_ID: usize = 128;
@@ -70,10 +72,13 @@ pub(crate) fn routes(
     let entry_limit = limits.of_addresses(limit.clone(), &address, Some(user.clone()));
     let limit = limits.of_addresses(limit, &address, None::<IpExtractor>);
     // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
-    // check.
-    let reads = Policy::new("read").quota(READS);
-    let read_limit = SlidingWindowLayer::new(reads, user, MemoryStore::new());
-    let read_limit = limits.of_readers(read_limit, &address);
+    // check. Entries count for the address, too: one that `accounts` denies counts nowhere else, and each asks Redis.
+    let here = MemoryStore::new();
+    let [read_limit, entries_here] = [("read", READS), ("entry", ENTRIES)].map(|(name, quota)| {
+        let policy = Policy::new(name).quota(quota);
+        let limit = SlidingWindowLayer::new(policy, user.clone(), here.clone());
+        limits.of_readers(limit, &address)
+    });
 
     let payment = Router::new().route("/orders/{order_id}/payment", post(pay));
     let payment = payment.layer(DefaultBodyLimit::max(LONGEST_BODY));
@@ -100,7 +105,10 @@ pub(crate) fn routes(
         // `route_layer` guards this route's own method only: neither other routes nor a 405 are
         // counted.
         .route("/seckill/{sku}/orders", orders)
-        .route("/seckill/{sku}/entries", post(entries::enter).route_layer(entry_limit))
+        .route(
+            "/seckill/{sku}/entries",
+            post(entries::enter).route_layer(entry_limit).route_layer(entries_here),
+        )
         .merge(reads)
         .merge(payment)
         .route("/healthz", get(|| async { "ok" }))

@@ -195,7 +195,9 @@ impl Levels {
         for (level, name, key) in shared {
             let share = shares[level].get(name);
             logs.extend(share.map(|share| (share.clone(), format!("{key}/{institution}"))));
-            logs.extend(all[level].get(name).map(|limit| (limit.clone(), key.to_owned())));
+            // On a Cluster logs are asked in the order of their keys. `~` comes last: who is above a limit of its own takes
+            // no place for a moment in what all share.
+            logs.extend(all[level].get(name).map(|limit| (limit.clone(), format!("~{key}"))));
         }
         Ok(logs)
     }

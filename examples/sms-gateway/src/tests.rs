@@ -17,10 +17,33 @@ use tokio::time::{Instant, advance, sleep, timeout};
 
 use crate::args::Args;
 use crate::levels::Levels;
+use crate::message::Message;
 
 const SECOND: Duration = Duration::from_secs(1);
 const ALICE: &str = "+491701234567";
 const HOLD: [&str; 2] = ["--hold", "5s"];
+
+/// On a Cluster logs are asked in the order of their keys. An institution that is above a limit of its own must take no
+/// place for a moment in what all share.
+#[test]
+fn what_an_institution_has_alone_is_asked_first() {
+    let limits = || BTreeMap::from([("zzz".to_owned(), "9/1s".to_owned())]);
+    let document = json!({
+        "institution_share": 50,
+        "institutions": limits(),
+        "channels": limits(),
+        "destinations": { "+49": "9/1s" },
+        "receiver": "9/1s",
+    });
+    let levels = Levels::new(serde_json::from_value(document).unwrap()).unwrap();
+    let (institution, channel, text) = ("zzz".to_owned(), "zzz".to_owned(), String::new());
+    let message = Message { institution, channel, to: ALICE.to_owned(), text, parts: 1 };
+    let keys = levels.logs(&message).unwrap().into_iter().map(|(_, key)| key);
+    let (shared, own): (Vec<_>, Vec<_>) =
+        keys.partition(|key| ["zzz", "+49", ALICE].iter().any(|name| *key == format!("~{name}")));
+    assert_eq!((shared.len(), own.len()), (3, 4));
+    assert!(own.iter().max() < shared.iter().min(), "{own:?} {shared:?}");
+}
 
 #[derive(Clone)]
 struct App {

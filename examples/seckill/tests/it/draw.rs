@@ -295,6 +295,27 @@ async fn accounts_of_an_address_are_few_and_those_of_a_carrier_many() {
     .await;
 }
 
+/// What an address sends under new names is denied, and counts for none of its users.
+#[tokio::test]
+async fn a_flood_of_new_names_costs_redis_no_more() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, &["--opens-in", "1h"]);
+    let mut denied = Vec::new();
+    for user in 0..1200 {
+        let answer = by(&server, &user.to_string(), "POST", "/seckill/iphone/entries").await;
+        if user >= 5 {
+            answer.problem(429);
+            denied.push(answer.json()["violated-policies"][0].as_str().unwrap().to_owned());
+        }
+    }
+    let by_accounts = denied.iter().filter(|policy| *policy == "accounts").count();
+    assert_eq!(
+        (by_accounts, &*denied[1194]),
+        (995, "read-ip"),
+        "a thousand a minute are asked about"
+    );
+}
+
 #[tokio::test]
 async fn a_crowd_behind_one_address_finds_its_turns() {
     for flags in [&["--nat", "127.0.0.0/8=5000"][..], &["--ip-quota", "off"]] {
