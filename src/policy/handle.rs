@@ -16,7 +16,9 @@ use crate::error::or_panic;
 /// The logs stay, so a new limit counts the requests that were admitted under the old one. They also stay
 /// if the windows become shorter: the handle keeps its [retention](Policy::retention). A window that is
 /// longer than the retention begins new, empty logs, and the returned [`PolicyChange`] says so:
-/// [`Policy::keep_for`] avoids that. A handle with `keep_for` has that retention for all shorter windows, so
+/// [`Policy::keep_for`] avoids that. A process that starts with the policy of the shorter windows has logs of its own, and counts
+/// separately, unless both have `keep_for`: the change says so, too. Name a policy that changes, for logs without a name are
+/// those of its first quotas. A handle with `keep_for` has that retention for all shorter windows, so
 /// that the way back from a longer one begins new logs, too. While the servers of a fleet are being changed
 /// one after the other, those with the old and those with the new logs count separately. Bans stay in any case.
 ///
@@ -76,8 +78,9 @@ impl PolicyHandle {
     /// Those of [`PolicyHandle::try_new`], and [`PolicyError::Renamed`] if the new policy has
     /// another name, because its logs would be empty. The old policy then stays.
     pub fn set(&self, policy: impl Into<Policy>) -> Result<PolicyChange, PolicyError> {
-        let policy = policy.into().ensure_quotas()?;
-        self.change(|old| old.replaced_by(policy.clone()))
+        let policy = policy.into();
+        // With the penalty that it keeps.
+        self.change(|old| old.replaced_by(policy.clone())?.ensure_quotas())
     }
 
     /// Replaces the policy by what `next` makes of it. Concurrent changes take effect one after the other.

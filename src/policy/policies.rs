@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use super::{Policy, PolicyError, PolicyHandle};
 use crate::error::or_panic;
+use crate::quota::Span;
 
 /// A set of policies by name, from a configuration that can be loaded again while the program runs.
 ///
@@ -153,7 +154,8 @@ impl fmt::Debug for Policies {
 /// A policy that [`PolicyHandle::set`] has replaced, or [`Policies::reload`] has changed or added.
 ///
 /// As text: `user: quotas 5/60s -> 8/60s, penalty none -> 3/600s:60s`, or `vip: new, quotas 100/60s`. It
-/// ends in `, new logs` if the logs begin anew. After [`PolicyHandle::set`] with an equal policy it is the name alone:
+/// ends in `, new logs` if the logs begin anew, and in `, logs kept for 1h: other processes need keep_for 1h` if the policy
+/// alone would keep them for a shorter time, as it does in a process that starts now. After [`PolicyHandle::set`] with an equal policy it is the name alone:
 /// [`Policies::reload`] returns no such change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChange {
@@ -196,6 +198,12 @@ impl fmt::Display for PolicyChange {
         }
         if self.begins_new_logs() {
             write!(f, "{separator}new logs")?;
+            separator = ", ";
+        }
+        let (after, kept_us) = (&self.after, self.after.retention_us());
+        if kept_us > after.kept_us.max(after.longest_window_us()) {
+            let kept = Span(kept_us);
+            write!(f, "{separator}logs kept for {kept}: other processes need keep_for {kept}")?;
         }
         Ok(())
     }

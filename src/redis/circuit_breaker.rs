@@ -20,6 +20,8 @@ use super::connection::{Address, Connection};
 use super::connector::{Connector, Server, read_mark};
 use super::{Backoff, Health, reply};
 use crate::error::StoreError;
+use crate::telemetry;
+use crate::time::Pace;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that Redis decides again within a second of its return.
@@ -28,6 +30,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(7);
 /// The least time between two replacements of a connection whose server is no longer the master.
 const LEAST_AGE: Duration = Duration::from_secs(1);
+
+/// The least time between reports of reasons that differ.
+const SAME_REASON: Duration = Duration::from_secs(10);
 
 /// A connection shared by all requests, with a circuit breaker.
 ///
@@ -65,8 +70,10 @@ pub(crate) struct CircuitBreaker {
     state: watch::Sender<State>,
     /// How many calls have had a reply.
     replies: AtomicU64,
-    /// Whether the loss of the connection was reported, and no other was made since.
-    is_reported: AtomicBool,
+    /// Why there is no connection, as it was last reported. `None` if there is one, or nobody has missed it yet.
+    reported: Mutex<Option<String>>,
+    /// When a further reason was last reported.
+    reported_again: Pace,
     health: Health,
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
@@ -150,7 +157,8 @@ impl CircuitBreaker {
             response_timeout,
             state: watch::Sender::new(State::Idle),
             replies: AtomicU64::new(0),
-            is_reported: AtomicBool::new(false),
+            reported: Mutex::default(),
+            reported_again: Pace::new(),
             health,
             server: Mutex::default(),
             mark,
@@ -299,7 +307,7 @@ impl CircuitBreaker {
             let (since, replies) = (Instant::now(), self.replies());
             *state = State::Ready { connection, number, since, replies };
         });
-        if self.is_reported.swap(false, Ordering::Relaxed) {
+        if self.reported().take().is_some() {
             self.health.forget_lost_connection();
         }
         self.health.find_connection();
@@ -418,17 +426,32 @@ impl CircuitBreaker {
         self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports once that there is no connection, also if there never was one.
+    fn reported(&self) -> MutexGuard<'_, Option<String>> {
+        self.reported.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports once that there is no connection, also if there never was one, and again if there is none for another reason:
+    /// a server that does not run yet, and then refuses the password.
     fn report_lost(&self, error: &StoreError) {
-        if !self.is_reported.swap(true, Ordering::Relaxed) {
-            self.health.lose_connection(error);
+        let text = error.to_string();
+        let mut reported = self.reported();
+        let is_first = reported.is_none();
+        let is_other = reported.as_ref().is_some_and(|before| *before != text);
+        if is_first || is_other && self.reported_again.is_due(SAME_REASON) {
+            *reported = Some(text);
+            // Not under the lock: a subscriber may use the store.
+            drop(reported);
+            match is_first {
+                true => self.health.lose_connection(error),
+                false => telemetry::store_lost(error),
+            }
         }
     }
 }
 
 impl Drop for CircuitBreaker {
     fn drop(&mut self) {
-        if *self.is_reported.get_mut() {
+        if self.reported().is_some() {
             self.health.forget_lost_connection();
         }
     }

@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::panic::{self, AssertUnwindSafe};
+use std::process::{Command, Stdio};
 use std::sync::Once;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use http::{Request, StatusCode};
 use test_support::recorder::RecordedMetrics;
 use test_support::requests::{by_user, from_user, ok, request, send, status};
 use test_support::warnings::Warnings;
+use test_support::{Process, Redis, eventually};
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_sliding_window::key::IpExtractor;
 use tower_sliding_window::{
@@ -69,6 +71,8 @@ fn ban_that_ends_before_the_log_has_room_is_warned_of() {
     assert!(lines[0].contains("policy=\"user\" ban=60s quota=5/600s"), "{lines:?}");
     short.set("5/1m".parse::<Policy>().unwrap()).unwrap();
     assert_eq!(warnings.lines().len(), 1, "a shorter window is full for no longer");
+    short.set(Quota::per_hour(5)).unwrap();
+    assert_eq!(warnings.lines().len(), 2, "it keeps its penalty");
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,8 +295,9 @@ fn a_constructor_panics_at_its_caller() {
 async fn redis_never_up_warns_once() {
     let (recorded, _recorder) = RecordedMetrics::listen();
     let warnings = Warnings::listen();
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let _store = RedisStore::connect_lazy(format!("redis://127.0.0.1:{port}")).unwrap();
+    let mut redis = Redis::start().await;
+    redis.kill();
+    let _store = RedisStore::connect_lazy(redis.url()).unwrap();
     while warnings.lines().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -303,4 +308,11 @@ async fn redis_never_up_warns_once() {
     let lines = warnings.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("the store does not answer"), "{lines:?}");
+    // Once it runs, it does not take the login. That is another reason.
+    let mut command = Command::new("redis-server");
+    command.args(["--port", &redis.port().to_string(), "--save", "", "--requirepass", "secret"]);
+    let _process = Process::start(command.stdout(Stdio::null()));
+    let is_warned = async || warnings.lines().len() > 1;
+    eventually("it is warned of", is_warned).await;
+    assert!(warnings.lines()[1].contains("NOAUTH"), "{:?}", warnings.lines());
 }

@@ -50,7 +50,11 @@ async fn reload_keeps_the_history(store: impl Store + Clone) {
     }
     set.reload(policies("user = '2/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
     assert!(!limiter.check("alice").await.unwrap().is_admitted());
-    set.reload(policies("user = '7/60s'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
+    let shorter = set.reload(policies("user = '7/60s'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
+    let expected = "quotas 2/1h -> 7/60s, logs kept for 1h: other processes need keep_for 1h";
+    assert_eq!(shorter[0].to_string(), format!("user: {expected}"));
+    let restarted = policies("user = { quotas = '7/60s', keep_for = '1h' }");
+    assert_eq!(remaining(&restarted, "user", &store).await, 2, "of one log");
     assert!(limiter.check("alice").await.unwrap().is_admitted());
     set.reload(policies("user = '7/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
     assert_eq!(remaining(&set, "user", &store).await, 1, "the log was kept for an hour");
