@@ -5,8 +5,8 @@
   Keys:
     KEYS[i] for each log:
       log (ZSET): the log, as in admit.lua
-      mark (string): when the log was last reset, as reset.lua leaves it; only if a request is not kept, because
-        Redis refuses two keys of a slot on its way to another node
+      mark (string): when the log was last reset, as reset.lua leaves it; only if a request is not kept. A node of a
+        Cluster may lack it while its slot is on its way: then all requests count
 
   Arguments:
     ARGV[1] more (count): how many keys follow that are not in KEYS, as in admit.lua
@@ -60,7 +60,7 @@ local now_ms = math.floor(now_us / 1000)
 -- Makes a log agree with the requests from one argument to another. Returns how many of them it had, and how long ago it
 -- was reset.
 local function reconcile(log, mark, kept_us, counts, first, last)
-  local entries, reset_us = call('ZCARD', log), tonumber(mark and call('GET', mark) or -1)
+  local entries, reset_us = call('ZCARD', log), tonumber(mark and redis.pcall('GET', mark) or nil) or -1
   if reset_us > now_us then
     -- The clock has stepped back: it is unknown which requests are older than the reset. All count.
     reset_us = -1

@@ -43,6 +43,9 @@ type Result<T> = std::result::Result<T, StoreError>;
 pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
     type Reply: Send + 'static;
 
+    /// How many of its keys, the first ones, a node of a Cluster must have.
+    const MOST_DECLARED: usize = usize::MAX;
+
     /// What requests have in common that are beside each other in a call.
     type Shape: Ord;
 
@@ -79,7 +82,8 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   not sent, and its caller learns that the store is overloaded, or gone if nothing replied meanwhile: in an
 ///   overload each call serves requests whose callers still wait, and when the load falls, service is back at once.
 /// - On a Cluster all of this holds for each node by itself. A call has keys of several slots there, of which the
-///   node may have given some away: the requests that it refuses are sent alone, and find the other node.
+///   node may have given some away: the requests that it refuses are sent alone, and find the other node. So is one that
+///   was alone already: of a slot on its way, the node refuses a log as soon as a call has removed its last entry.
 /// - Each request has its own reply. A check whose caller has gone is not sent. If the reply to a call
 ///   is lost, each caller learns that Redis may have served its request, and sends it again.
 ///
@@ -200,7 +204,7 @@ impl<R: BatchedRequest> Batch<R> {
                     }
                 }
             };
-            let are_spread = self.are_spread(batch.len());
+            let (is_cluster, requests) = (self.client.is_cluster(), batch.len());
             let replies = match result {
                 Ok(replies) => {
                     self.lock(queue).replies += 1;
@@ -210,7 +214,8 @@ impl<R: BatchedRequest> Batch<R> {
             };
             for (waiting, reply) in batch.into_iter().zip(replies) {
                 // A slot of its keys may have moved to another node.
-                if are_spread && reply.as_ref().is_err_and(may_be_elsewhere) {
+                let may_be_elsewhere = |error: &_| may_be_elsewhere(error, requests);
+                if is_cluster && reply.as_ref().is_err_and(may_be_elsewhere) {
                     self.send_in_task(waiting.request, waiting.caller);
                 } else {
                     // An error means that the caller has gone.
@@ -285,11 +290,12 @@ impl<R: BatchedRequest> Drop for Task<R> {
     }
 }
 
-/// Returns whether a node may have refused a request because its keys are elsewhere, or a proxy because it does not know
-/// where they are.
-fn may_be_elsewhere(error: &StoreError) -> bool {
-    matches!(error, StoreError::Refused { code, .. }
-        if is_redirection(code) || matches!(&**code, "CLUSTERDOWN" | "CROSSSLOT" | "ERR"))
+/// Returns whether a node may have refused a request in a call of so many because its keys are elsewhere, or a proxy because
+/// it does not know where they are. One that was alone has followed the redirections already.
+fn may_be_elsewhere(error: &StoreError, requests: usize) -> bool {
+    let StoreError::Refused { code, .. } = error else { return false };
+    let may_be = is_redirection(code) || matches!(&**code, "CLUSTERDOWN" | "CROSSSLOT");
+    code == "ERR" || requests > 1 && may_be
 }
 
 impl<R: BatchedRequest> Batch<R> {
@@ -300,11 +306,6 @@ impl<R: BatchedRequest> Batch<R> {
     /// Returns the queue of a request, or `None` if it is not known which node has it.
     fn queue_of(&self, request: &R) -> Option<usize> {
         self.client.number_of(request.log()).filter(|number| *number < self.queues.len())
-    }
-
-    /// Returns whether the keys of a call with so many requests are in several slots of a Cluster.
-    fn are_spread(&self, requests: usize) -> bool {
-        requests > 1 && self.client.is_cluster()
     }
 
     /// Lets other tasks run for as long as they bring more requests: those that have their replies
@@ -363,7 +364,13 @@ impl<R: BatchedRequest> Batch<R> {
         telemetry::script_shared(script.name(), count);
         let mut names = Vec::with_capacity(2 * count);
         requests.clone().for_each(|request| request.add_keys(&self.client.keys, &mut names));
-        let mut command = script.shared_command(&names, self.are_spread(count));
+        let declared = match count {
+            _ if !self.client.is_cluster() => names.len(),
+            1 => names.len().min(R::MOST_DECLARED),
+            // They are in several slots.
+            _ => 0,
+        };
+        let mut command = script.shared_command(&names, declared);
         R::add_arguments(requests.clone(), &mut command);
         let read = |replies: Replies<'_>| R::replies(requests, replies);
         self.client.run_many(script, command, read).await

@@ -110,13 +110,12 @@ impl Script {
     /// Starts the command of a call that several requests may share, with all of their keys. The caller adds the
     /// arguments.
     ///
-    /// If `are_spread` is set, the keys are in several slots of one node of a Cluster. Redis refuses a call that declares
-    /// keys of several slots, but a script without flags
-    /// [may use them](https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags). So none is declared.
+    /// Only the first keys may be declared. If they are in several slots of one node of a Cluster, none is: Redis refuses a call
+    /// that declares keys of several slots, but a script without flags
+    /// [may use them](https://redis.io/docs/latest/develop/programmability/lua-api/#script_flags).
     /// With one, Redis could redirect the call to a node that is about to get its slot, and this node would also make
     /// logs that the other one still has.
-    pub(super) fn shared_command(&self, names: &[Vec<u8>], are_spread: bool) -> Cmd {
-        let declared = if are_spread { 0 } else { names.len() };
+    pub(super) fn shared_command(&self, names: &[Vec<u8>], declared: usize) -> Cmd {
         let mut command = self.start(names.len(), declared);
         command.arg(&names[..declared]).arg(names.len() - declared).arg(&names[declared..]);
         command

@@ -257,6 +257,54 @@ async fn expired_log_of_a_slot_that_moves_harms_no_other() {
     }
 }
 
+/// Its node refuses such a log as soon as its entries are removed, and names the other one when it is asked again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_log_of_a_slot_that_moves_is_that_of_all_processes() {
+    let cluster = Cluster::start().await;
+    let second = Policy::new("user").quota(Quota::new(3, Duration::from_secs(1)));
+    let limiter = limiter(second, &store(cluster.servers()).await);
+    let log = "tsw:{=alice}:user:1s";
+    let (slot, from) = cluster.slot(log).await;
+    assert!(admit(&limiter, "alice").await);
+    let to = (from + 1) % 3;
+    cluster.begin_to_move(slot, from, to).await;
+    sleep(Duration::from_millis(1_400)).await;
+    decides(DecidedBy::Store, &limiter, &["alice", "alice"].map(String::from)).await;
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 1);
+    assert_eq!(cluster.nodes[to].keys().await, [log]);
+}
+
+/// The node of a slot hangs while the slot is on its way. The log is on that node still, or on the other one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_of_a_slot_that_moves_is_written_back() {
+    for is_there_before in [true, false] {
+        let cluster = Cluster::start().await;
+        let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+        let (slot, from) = cluster.slot(LOG).await;
+        let (mut checks, to) = (1, (from + 1) % 3);
+        if is_there_before {
+            assert!(admit(&limiter, "alice").await);
+        }
+        cluster.begin_to_move(slot, from, to).await;
+        if !is_there_before {
+            assert!(admit(&limiter, "alice").await);
+        }
+        cluster.nodes[from].signal("STOP");
+        let alice = async || limiter.check("alice").await.unwrap().decided_by();
+        assert_eq!(alice().await, DecidedBy::LocalLog);
+        cluster.nodes[from].signal("CONT");
+        let began = Instant::now();
+        checks += 2;
+        while alice().await != DecidedBy::Store {
+            assert!(began.elapsed() < Duration::from_secs(2), "{is_there_before}");
+            checks += 1;
+        }
+        assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 1_000 - checks);
+        let node = &cluster.nodes[if is_there_before { from } else { to }];
+        assert_eq!(node.keys().await, [LOG]);
+    }
+}
+
 /// Of two nodes that hang one returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_returns_beside_a_silent_one() {

@@ -36,8 +36,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 //   is written after the part of the log with which it goes.
 // - Another process resets the log or lifts a ban during an outage. Redis leaves out what is older than
 //   the reset, and a ban that was seen before it was lifted, and says so. A request counts if it is not
-//   clear which was first. Tests: `reset_elsewhere_in_outage_stays_reset` and
-//   `outage_leaves_the_bans_that_it_should`.
+//   clear which was first, also because the slot of a Cluster is on its way and another node has the mark. Tests:
+//   `reset_elsewhere_in_outage_stays_reset`, `outage_leaves_the_bans_that_it_should` and
+//   `log_of_a_slot_that_moves_is_written_back`.
 // - A reply from before a loss is read when its log is written already. The admission goes into the journal
 //   by itself. Test: `late_reply_from_before_a_loss_is_written_back`.
 // - A ban comes to be written while an earlier one of its key is being written. The journal counts, and the ban is written

@@ -242,6 +242,9 @@ impl ReconcileRequest {
 impl BatchedRequest for ReconcileRequest {
     type Reply = Reconciled;
 
+    /// Not the mark: of a slot on its way, no node takes both unless it has both.
+    const MOST_DECLARED: usize = 1;
+
     type Shape = ();
 
     fn script(scripts: &'static Scripts) -> &'static Script {
