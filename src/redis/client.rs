@@ -103,21 +103,6 @@ impl Client {
         }
     }
 
-    /// Returns whether there is a connection to any server, or to that of a log. If not, one is being made.
-    pub(crate) fn has_connection(&self, log: Option<&LogId>) -> bool {
-        let is_connected = |breaker: &Arc<CircuitBreaker>| {
-            breaker.connect_if_idle();
-            breaker.is_connected()
-        };
-        match (&self.backend, log) {
-            (Backend::Cluster(cluster), Some(log)) => {
-                let breaker = cluster.breaker_of(&self.keys.log(log));
-                breaker.is_none_or(|breaker| is_connected(&breaker))
-            }
-            _ => self.breakers().iter().any(is_connected),
-        }
-    }
-
     /// Looks once a second whether Redis still has its data, and which node of a Cluster has which slot.
     pub(crate) fn watch_data(&self) {
         // `FLUSHALL` breaks no connection.
@@ -142,7 +127,7 @@ impl Client {
     }
 
     /// Returns the number of the server that has a log, if a call to it may have logs of several keys.
-    pub(super) fn number_of(&self, log: Option<&LogId>) -> Option<usize> {
+    pub(crate) fn number_of(&self, log: Option<&LogId>) -> Option<usize> {
         match (&self.backend, log) {
             (Backend::One(_), _) => Some(0),
             (Backend::Cluster(cluster), Some(log)) => cluster.number_of(&self.keys.log(log)),

@@ -260,3 +260,19 @@ async fn long_log_is_written_whole_after_a_loss() {
     assert_eq!(redis.entries(LOG).await, 3_000);
     assert!(!admit(&limiter(user(3_000), &theirs), "alice").await);
 }
+
+/// However many they are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn logs_that_redis_can_not_use_delay_no_write_of_another() {
+    let redis = Redis::start().await;
+    let limiter = limiter(user(5), &store(redis.url()).await);
+    let keys: Vec<_> = (0..1_200).map(|number| format!("key-{number}")).collect();
+    for key in &keys {
+        redis.run::<()>(&["SET", &format!("tsw:{{={key}}}:user:1h"), "no log"]).await;
+        let decision = limiter.check(key.as_str()).await.unwrap();
+        assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
+    }
+    let log = "tsw:{=key-7}:user:1h";
+    redis.run::<()>(&["DEL", log]).await;
+    redis.has_entries(log, 1).await;
+}

@@ -1,6 +1,6 @@
 //! How a [`RedisStore`] makes Redis agree with what this process knows, after an outage or a loss.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,40 +95,47 @@ impl RedisStore {
 
     /// Writes all logs until nothing is left. This is the background task.
     async fn write_all(self, token: Arc<()>) {
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let client = &self.0.client;
+        let (mut backoff, mut first) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), 0);
         loop {
-            let (began, is_up) = (Instant::now(), client.has_connection(None));
+            let began = Instant::now();
             let logs = self.0.journal.with(State::all_logs);
             if logs.is_empty() {
                 return self.0.journal.report_lost();
             }
-            // Those of a node that is gone are the last, and few of them, so that they delay no others.
-            let (mut logs, waiting): (Vec<_>, Vec<_>) =
-                logs.into_iter().partition(|log| !is_up || client.has_connection(Some(log)));
-            let took = if waiting.is_empty() { Duration::ZERO } else { began.elapsed() };
-            logs.extend(waiting.into_iter().take(MOST_LOGS));
-            for logs in logs.chunks(MOST_LOGS) {
-                if !self.0.journal.with(|state| state.renew_task(&token)) {
-                    return;
-                }
-                let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
-                // Logs that Redis can't use delay no other.
-                let (mut was_written, mut has_failed) = (false, false);
-                for mut write in writes {
-                    let result = write.wait_for(Option::is_some).await;
-                    let is_done = matches!(result.as_deref(), Ok(Some(Ok(()))));
-                    (was_written, has_failed) = (was_written | is_done, has_failed | !is_done);
-                }
-                if was_written || !has_failed {
-                    backoff.reset();
-                } else {
-                    self.0.journal.report_lost();
-                    backoff.pause().await;
+            // A server that is gone or refuses what it is told delays no other one.
+            let mut logs_of = BTreeMap::<_, Vec<_>>::new();
+            for log in logs {
+                logs_of.entry(self.0.client.number_of(Some(&log))).or_default().push(log);
+            }
+            let (took, mut has_failed) = (began.elapsed(), false);
+            for logs in logs_of.values_mut() {
+                // Nor do those of its logs that it can't use delay the others.
+                let length = logs.len();
+                logs.rotate_left(first % length);
+                for logs in logs.chunks(MOST_LOGS) {
+                    if !self.0.journal.with(|state| state.renew_task(&token)) {
+                        return;
+                    }
+                    let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
+                    let (mut written, all) = (0, writes.len());
+                    for mut write in writes {
+                        let result = write.wait_for(Option::is_some).await;
+                        written += usize::from(matches!(result.as_deref(), Ok(Some(Ok(())))));
+                    }
+                    if written == 0 && all > 0 {
+                        has_failed = true;
+                        break;
+                    }
                 }
             }
-            // To look for many of them is no work for all of the time.
-            sleep(LONGEST_PAUSE.min(9 * took)).await;
+            if has_failed {
+                self.0.journal.report_lost();
+                first += MOST_LOGS;
+                // To look for many of them is no work for all of the time.
+                sleep(backoff.next_pause().max(LONGEST_PAUSE.min(9 * took))).await;
+            } else {
+                backoff.reset();
+            }
         }
     }
 
