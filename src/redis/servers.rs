@@ -1,5 +1,6 @@
 //! [`RedisServers`]: the servers of a store.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt;
 use std::time::Duration;
@@ -73,6 +74,9 @@ impl RedisServers {
         master: impl Into<String>,
     ) -> Result<Self, StoreError> {
         let mut sentinels = parse_all(urls)?;
+        let mut named = HashSet::new();
+        // Each has one vote.
+        sentinels.retain(|sentinel| named.insert(sentinel.addr().to_string()));
         let settings = sentinels[0].redis_settings().clone();
         for sentinel in &mut sentinels {
             *sentinel = sentinel.clone().set_redis_settings(settings.clone());
@@ -264,5 +268,16 @@ mod tests {
         let client =
             Certificates::default().open(parse("redis://127.0.0.1:6379").unwrap()).unwrap();
         assert!(client.get_connection_info().tcp_settings().nodelay());
+    }
+
+    /// Otherwise one Sentinel could be more than half of all.
+    #[test]
+    fn sentinel_that_is_named_twice_has_one_vote() {
+        let urls =
+            ["redis://10.0.0.1:26379", "redis://:secret@10.0.0.1:26379/", "redis://10.0.0.2"];
+        let Kind::Sentinel(sentinel) = RedisServers::sentinel(urls, "shop").unwrap().kind else {
+            panic!("no Sentinels");
+        };
+        assert_eq!(sentinel.sentinels.len(), 2);
     }
 }
