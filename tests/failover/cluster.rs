@@ -1267,3 +1267,31 @@ async fn node_without_memory_hides_no_denial_of_a_later_one() {
     let decision = two.limiter.check_all(all).await.unwrap();
     assert!(!decision.is_admitted(), "{:?}", decision.decided_by());
 }
+
+/// A node is silent, and another one denies, as a look says. Before it is asked, so that the denial is a strike, another process
+/// has reset its log, and the reply is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn denied_request_whose_reply_is_lost_keeps_no_place() {
+    let cluster = Cluster::start().await;
+    let (of_it, others) = keys_of(&cluster, 1).await;
+    let (alice, bob, node) = (&*others[0], &*of_it[0], &cluster.nodes[1]);
+    let (proxy, servers) = node_behind_a_proxy(&cluster).await;
+    let user = PolicyHandle::new(user(1));
+    let limiter = limiter(&user, &store(servers).await).failure_policy(FailurePolicy::Open);
+    assert!(admit(&limiter, bob).await);
+    cluster.nodes[cluster.slot(&log_of(alice)).await.1].signal("STOP");
+    let silent = limiter.check(alice).await.unwrap();
+    assert_eq!(silent.decided_by(), DecidedBy::FailurePolicy);
+    proxy.set(Fault::Delay(Duration::from_millis(250)));
+    let log = log_of(bob);
+    let reset = async {
+        sleep(Duration::from_millis(100)).await;
+        node.run::<u64>(&["DEL", &log]).await;
+        proxy.drop_replies_to(&log, 2);
+    };
+    let (both, ()) = tokio::join!(limiter.check_all([(&user, alice), (&user, bob)]), reset);
+    assert!(!both.unwrap().is_admitted());
+    assert_eq!(node.call_count("zadd").await, 2, "it had the request");
+    proxy.set(Fault::None);
+    node.has_entries(&log, 0).await;
+}

@@ -75,6 +75,9 @@ fn merge(
 //   others are only looked at, for one of them may deny, and nothing is recorded for a request that the policy decides about.
 //   Tests: `silent_node_hides_no_denial_of_another`, `late_rollback_undoes_no_admission`,
 //   `requests_beside_a_silent_node_take_no_place` and `denials_beside_a_silent_node_are_strikes_of_their_own_keys`.
+// - A node that was looked at denies, and is asked, so that this is a strike. Meanwhile a place has come free there, and the
+//   reply is lost. The denial stands, and the request is cancelled later. Test:
+//   `denied_request_whose_reply_is_lost_keeps_no_place`.
 // - A part is read before a ban is imposed or lifted, and another one after it. So the bans of each part are noted with
 //   its own timestamp. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
 //   `ban_lifted_beside_a_check_of_two_nodes_stays_lifted`.
@@ -117,6 +120,12 @@ impl RedisStore {
         let unread = |part: &Check| {
             Outcome::new(false, part.logs.iter().map(|log| LogOutcome::unread(&log.policy)))
         };
+        let cancel_if_unsure = |part: &Check, decided: &Result<Outcome, StoreError>| {
+            if decided.as_ref().is_err_and(StoreError::may_have_counted) {
+                let _ = self.0.journal_cancellation(part);
+                self.ensure_task();
+            }
+        };
         let (mut denied, mut failure, mut decided_by) = (false, None, DecidedBy::Store);
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
@@ -135,16 +144,14 @@ impl RedisStore {
             if !denied && only_looks && decided.as_ref().is_ok_and(|outcome| !outcome.admitted) {
                 // So the denial is a strike and is remembered.
                 let asked = self.decide_at_once(part.clone()).await;
+                cancel_if_unsure(part, &asked);
                 if asked.as_ref().is_ok_and(|outcome| outcome.admitted) {
                     let _ = self.settle(part, 0).await;
                 }
                 decided = asked.or(decided);
             }
             if !only_looks && !decided.as_ref().is_ok_and(|outcome| outcome.admitted) {
-                if decided.as_ref().is_err_and(StoreError::may_have_counted) {
-                    let _ = self.0.journal_cancellation(part);
-                    self.ensure_task();
-                }
+                cancel_if_unsure(part, &decided);
                 // At once, for a node may be slow. What fails is made later. If there is no room in the journal, a denial
                 // still stands.
                 let settled = parts[..index].iter().map(|part| self.settle(part, 0));
