@@ -54,7 +54,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// - Two ask at once. Whose reply comes second finds that `slots` is not what it was, and changes nothing.
 /// - A call has found its node, and another one takes its place. If the old one serves nobody, it refuses the call. If the call
 ///   goes to the new one before its logs are reconciled, `RedisStore::accept` finds a failure since the call began, and
-///   looks whether the logs of this process have room. Test: `replaced_node_never_over_admits`.
+///   looks whether the logs of this process have room. Tests: `replaced_node_never_over_admits` and, if only its refusal says
+///   where the other one is, `replaced_node_that_says_no_more_never_over_admits`.
 /// - A node is no longer used while calls wait on it. They keep its connection until they have their replies.
 pub(crate) struct Cluster {
     /// The servers that the application has named. All nodes have the credentials of the first one.
@@ -230,7 +231,7 @@ impl Cluster {
             }
             node = match code {
                 "TRYAGAIN" => self.node_of(name).await?,
-                _ => self.node_at(message, &node)?,
+                _ => self.node_at(message, is_asking, &node)?,
             };
         }
     }
@@ -272,8 +273,13 @@ impl Cluster {
         Arc::ptr_eq(slots, &self.slots.load_full())
     }
 
-    /// Returns the node that a redirection names.
-    fn node_at(&self, message: &str, from: &Node) -> Result<Arc<Node>, StoreError> {
+    /// Returns the node that a redirection names. `is_asking` says whether the other node has a part of its slot still.
+    fn node_at(
+        &self,
+        message: &str,
+        is_asking: bool,
+        from: &Node,
+    ) -> Result<Arc<Node>, StoreError> {
         let named = message.rsplit(' ').next().unwrap_or_default().rsplit_once(':');
         let port = named.and_then(|(_, port)| port.parse().ok());
         let (Some((host, _)), Some(port)) = (named, port) else {
@@ -293,6 +299,10 @@ impl Cluster {
                 let node = self.make_node(&slots.nodes, address, self.keys.mark());
                 let node = Arc::new(node.map_err(reply::error)?);
                 newcomers.push(node.clone());
+                if !is_asking {
+                    // It may have replaced another one, and nobody has said so.
+                    self.health.record_loss();
+                }
                 node
             }
         };

@@ -546,6 +546,20 @@ async fn replaced_node_never_over_admits() {
     five_of_alice(&limiter, false).await;
 }
 
+/// Nobody says who has which slot: the next check learns from its refusal alone where the other node is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replaced_node_that_says_no_more_never_over_admits() {
+    let cluster = Cluster::with_replicas(1).await;
+    let limiter = limiter(user(5), &store(cluster.servers()).await);
+    let (_, owner) = cluster.slot(LOG).await;
+    five_of_alice(&limiter, true).await;
+    for node in &cluster.nodes {
+        node.run::<()>(&["ACL", "SETUSER", "default", "-cluster"]).await;
+    }
+    lose_last_writes(&cluster, owner).await;
+    five_of_alice(&limiter, false).await;
+}
+
 /// A policy of nine an hour whose denials bring bans.
 fn with_bans(name: &str) -> PolicyHandle {
     let policy = Policy::new(name).quota(Quota::per_hour(9));
