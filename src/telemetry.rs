@@ -153,6 +153,14 @@ pub(crate) fn may_evict(maxmemory_policy: &str) {
     );
 }
 
+/// Warns of a server that was named, or has the address of a node, and is part of another Cluster.
+pub(crate) fn other_cluster() {
+    event!(
+        warn,
+        "a server is of another Redis Cluster and is not used: name the servers of one Cluster"
+    );
+}
+
 pub(crate) fn written_back(requests: u64) {
     if requests > 0 {
         count!("sliding_window_written_back_total"; requests);

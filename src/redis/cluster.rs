@@ -1,6 +1,6 @@
 //! [`Cluster`]: a connection to each primary of a Redis Cluster, and which of them has which slot.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use super::reply::{self, read};
 use super::request::{Request, is_redirection};
 use super::{Backoff, Health, Keys};
 use crate::error::StoreError;
+use crate::telemetry;
 use crate::time::Pace;
 
 /// How long the nodes are taken to be as they were, while none fails.
@@ -46,6 +47,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 ///   names, for at most 0.2 s.
 /// - A node that has no slots any more was replaced by another one, maybe without its last writes. That is a loss of data.
 ///   It is recorded before a call goes to the other node.
+/// - A server that was named, or has the address of a node, may be one of another Cluster by now. At the address of a node it
+///   gets no call, for it does not know the node. What it says is believed only if none of ours replies.
 ///
 /// # Interleavings
 ///
@@ -80,6 +83,8 @@ pub(crate) struct Cluster {
 
 /// A primary of a Cluster.
 struct Node {
+    /// Its identity in the Cluster, if it is known.
+    id: Option<String>,
     mark: String,
     /// The least number from 0 that no other known node has.
     number: usize,
@@ -98,9 +103,17 @@ struct Slots {
     nodes_of: HashMap<Slot, Arc<Node>, RandomState>,
 }
 
-/// What a node says about the Cluster: the first and the last slot of each range, and its primary.
+/// What a node says about the Cluster.
 #[derive(Default, PartialEq)]
-struct View(Vec<(u16, u16, Address)>);
+pub(super) struct View {
+    /// The first and the last slot of each range, and its primary.
+    ranges: Vec<(u16, u16, Primary)>,
+    /// The identities of all nodes, also of the replicas.
+    pub(super) ids: BTreeSet<String>,
+}
+
+/// The address of a node, and its identity.
+type Primary = (Address, Option<String>);
 
 impl Cluster {
     /// `seeds` are the servers that the application has named, at least one.
@@ -296,7 +309,7 @@ impl Cluster {
         let node = match newcomers.iter().find(is_it) {
             Some(node) => node.clone(),
             None => {
-                let node = self.make_node(&slots.nodes, address, self.keys.mark());
+                let node = self.make_node(&slots.nodes, (address, None), self.keys.mark());
                 let node = Arc::new(node.map_err(reply::error)?);
                 newcomers.push(node.clone());
                 if !is_asking {
@@ -314,14 +327,20 @@ impl Cluster {
         self.newcomers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make_node(&self, others: &[Arc<Node>], address: Address, mark: String) -> RedisResult<Node> {
+    fn make_node(
+        &self,
+        others: &[Arc<Node>],
+        (address, id): Primary,
+        mark: String,
+    ) -> RedisResult<Node> {
         let client = self.certificates.open(at(&self.seeds[0], address.clone()))?;
-        let (connector, health) = (Connector::One(Box::new(client)), self.health.clone());
+        let connector = Connector::One(Box::new(client), id.clone());
+        let health = self.health.clone();
         let (timeout, name) = (self.response_timeout, mark.clone());
         let breaker = CircuitBreaker::new(connector, timeout, health, name);
         let is_free = |number: &usize| others.iter().all(|node| node.number != *number);
         let number = (0..).find(is_free).unwrap_or_default();
-        Ok(Node { mark, number, address, breaker, is_used: AtomicBool::new(false) })
+        Ok(Node { id, mark, number, address, breaker, is_used: AtomicBool::new(false) })
     }
 
     /// Makes nodes of the servers that the application has named.
@@ -332,7 +351,8 @@ impl Cluster {
             }
             _ => Err((ErrorKind::InvalidClientConfig, "a node of a Cluster has a host and a port")),
         };
-        let make = |info| Ok(Arc::new(self.make_node(&[], address(info)?, self.keys.mark())?));
+        let make =
+            |info| Ok(Arc::new(self.make_node(&[], (address(info)?, None), self.keys.mark())?));
         self.seeds.iter().map(make).collect()
     }
 
@@ -385,13 +405,13 @@ impl Cluster {
             return Ok(false);
         }
         let view = View::of(&ask("SLOTS").await?, &node.address.0)?;
-        if view.0.is_empty() {
+        if view.ranges.is_empty() || self.is_of_others(&view, known).await {
             return Ok(false);
         }
         self.newcomers().retain(|node| {
             let is_needed =
                 node.is_used.swap(false, Ordering::Relaxed) || node.breaker.is_connected();
-            let has_slots = view.0.iter().any(|(.., address)| *address == node.address);
+            let has_slots = view.ranges.iter().any(|(.., (address, _))| *address == node.address);
             if !is_needed && !has_slots {
                 // If it is used again, nobody knows whether it still has what it got.
                 self.health.record_loss();
@@ -419,22 +439,40 @@ impl Cluster {
         Ok(true)
     }
 
+    /// Returns whether a view is that of another Cluster, while a known node still has one of its own.
+    async fn is_of_others(&self, view: &View, known: &Slots) -> bool {
+        let is_of_another = |view: &View| view.ids.is_disjoint(&known.view.ids);
+        if known.view.ids.is_empty() || view.ids.is_empty() || !is_of_another(view) {
+            return false;
+        }
+        for node in &known.nodes {
+            let reply = send(node, redis::cmd("CLUSTER").arg("SLOTS").clone()).await;
+            let view = reply.and_then(|reply| View::of(&reply, ""));
+            if view.is_ok_and(|view| !is_of_another(&view)) {
+                telemetry::other_cluster();
+                return true;
+            }
+        }
+        false
+    }
+
     fn slots_of(&self, view: View, known: &Slots) -> RedisResult<Slots> {
-        let mut slots_of: Vec<(Address, HashSet<Slot, RandomState>)> = Vec::new();
-        for (first, last, address) in &view.0 {
+        let mut slots_of: Vec<(Primary, HashSet<Slot, RandomState>)> = Vec::new();
+        for (first, last, primary) in &view.ranges {
             let range = (*first..=*last).filter_map(Slot::new);
-            match slots_of.iter_mut().find(|(of, _)| of == address) {
+            match slots_of.iter_mut().find(|(of, _)| of == primary) {
                 Some((_, slots)) => slots.extend(range),
-                None => slots_of.push((address.clone(), range.collect())),
+                None => slots_of.push((primary.clone(), range.collect())),
             }
         }
         // The servers that the application has named have no marks, and maybe other addresses.
         let is_first = known.nodes_of.is_empty();
         let mut nodes = if is_first { Vec::new() } else { known.nodes.clone() };
         let mut all = Slots { view, ..Slots::default() };
-        for (address, slots) in slots_of {
+        for (primary, slots) in slots_of {
             let is_it = |node: &&Arc<Node>| {
-                node.address == address && slots.contains(&Slot::for_key(&node.mark))
+                (&node.address, &node.id) == (&primary.0, &primary.1)
+                    && slots.contains(&Slot::for_key(&node.mark))
             };
             let node = match nodes.iter().find(is_it) {
                 Some(node) => node.clone(),
@@ -443,7 +481,7 @@ impl Cluster {
                     let mut marks = (0..100_000).map(|number| self.keys.node_mark(number));
                     let mark = marks.find(|mark| slots.contains(&Slot::for_key(mark)));
                     let mark = mark.unwrap_or_else(|| self.keys.mark());
-                    let node = Arc::new(self.make_node(&nodes, address, mark)?);
+                    let node = Arc::new(self.make_node(&nodes, primary, mark)?);
                     node.breaker.connect_if_idle();
                     nodes.push(node.clone());
                     node
@@ -468,10 +506,14 @@ impl Slots {
 
 impl View {
     /// Reads the reply of a node to `CLUSTER SLOTS`. `host` is its own.
-    fn of(reply: &Value, host: &str) -> Result<Self, StoreError> {
+    pub(super) fn of(reply: &Value, host: &str) -> Result<Self, StoreError> {
         let reply: Vec<Vec<Value>> = read(reply)?;
-        let mut ranges = Vec::with_capacity(reply.len());
+        let mut all = Self::default();
+        let id = |node: &[Value]| node.get(2).and_then(|id| read::<String>(id).ok());
         for range in &reply {
+            for node in range.iter().skip(2) {
+                all.ids.extend(node.as_sequence().and_then(id));
+            }
             // The first slot, the last one, the primary, and its replicas.
             let [first, last, Value::Array(primary), ..] = &range[..] else { continue };
             let [named, port, ..] = &primary[..] else { continue };
@@ -482,10 +524,11 @@ impl View {
                 None | Some("") => host.to_owned(),
                 Some(named) => named.to_owned(),
             };
-            ranges.push((read(first)?, read(last)?, (address, read(port)?)));
+            let primary = ((address, read(port)?), id(primary));
+            all.ranges.push((read(first)?, read(last)?, primary));
         }
-        ranges.sort();
-        Ok(Self(ranges))
+        all.ranges.sort();
+        Ok(all)
     }
 }
 

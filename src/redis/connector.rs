@@ -3,6 +3,7 @@
 use redis::{Client, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind};
 use uuid::Uuid;
 
+use super::cluster::View;
 use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
 use super::scripts::Scripts;
 use super::sentinel::Sentinel;
@@ -10,7 +11,8 @@ use crate::error::StoreError;
 use crate::telemetry;
 
 pub(crate) enum Connector {
-    One(Box<Client>),
+    /// A server, and its identity if it is a node of a Cluster and this is known.
+    One(Box<Client>, Option<String>),
     Sentinel(Sentinel),
 }
 
@@ -19,7 +21,7 @@ impl Connector {
     /// it may evict data.
     pub(super) async fn connect(&self, mark: &str) -> RedisResult<(Connection, Server)> {
         let (mut connection, master) = match self {
-            Self::One(client) => (connect_to(client).await?, None),
+            Self::One(client, _) => (connect_to(client).await?, None),
             Self::Sentinel(sentinel) => {
                 let (master, _) = sentinel.master().await?;
                 (connect_to(&sentinel.client(master.clone())?).await?, Some(master))
@@ -29,6 +31,16 @@ impl Connector {
         // One that can't save its data refuses a PING as a write, and still has what denies.
         if !is_unsaved(&pinged) {
             pinged.clone()?;
+        }
+        if let Self::One(_, Some(id)) = self {
+            let ask = redis::cmd("CLUSTER").arg("SLOTS").clone();
+            // Before anything is written there.
+            if let Ok(reply) = within(STEP_TIMEOUT, ask.query_async(&mut connection)).await
+                && View::of(&reply, "").is_ok_and(|view| !view.ids.contains(id))
+            {
+                let message = "the node has left the Cluster, or another one has its address";
+                return Err((ErrorKind::Io, message).into());
+            }
         }
         let mut commands = redis::pipe();
         let scripts = Scripts::shipped();
@@ -59,7 +71,7 @@ impl Connector {
     /// Returns the master that more than half of the Sentinels name, if there are any.
     pub(super) async fn master(&self) -> Option<Address> {
         match self {
-            Self::One(_) => None,
+            Self::One(..) => None,
             Self::Sentinel(sentinel) => {
                 let (master, is_agreed) = sentinel.master().await.ok()?;
                 is_agreed.then_some(master)
@@ -70,7 +82,9 @@ impl Connector {
     /// Returns the error of an attempt to connect, with the host and port of the server if it is known.
     pub(super) fn unreachable(&self, error: &RedisError) -> StoreError {
         let message = match self {
-            Self::One(client) => format!("{}: {error}", client.get_connection_info().addr()),
+            Self::One(client, _) => {
+                format!("{}: {error}", client.get_connection_info().addr())
+            }
             Self::Sentinel(_) => error.to_string(),
         };
         StoreError::Unreachable { message }

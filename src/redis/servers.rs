@@ -165,7 +165,7 @@ impl RedisServers {
             return Err((ErrorKind::InvalidClientConfig, fix).into());
         }
         let connector = match self.kind {
-            Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?)),
+            Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?), None),
             Kind::Sentinel(sentinel) => {
                 for info in &sentinel.sentinels {
                     self.certificates.open(info.clone())?;

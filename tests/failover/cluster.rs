@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use test_support::proxy::{Fault, Proxy};
 use test_support::recorder::RecordedMetrics;
+use test_support::warnings::Warnings;
 use test_support::{Cluster, Redis, admit, eventually};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep, timeout};
@@ -1308,4 +1309,60 @@ async fn denied_request_whose_reply_is_lost_keeps_no_place() {
     assert_eq!(node.call_count("zadd").await, 2, "it had the request");
     proxy.set(Fault::None);
     node.has_entries(&log, 0).await;
+}
+
+async fn has_no_log(cluster: &Cluster) {
+    for node in &cluster.nodes {
+        assert_eq!(node.keys().await, [""; 0]);
+    }
+}
+
+/// A node is gone, and its address is that of a node of another Cluster, which refuses its keys, or serves them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn address_that_goes_to_another_cluster_takes_no_key_along() {
+    let (mut ours, theirs) = (Cluster::start().await, Cluster::start().await);
+    let (of_it, others) = keys_of(&ours, 1).await;
+    let (proxy, servers) = node_behind_a_proxy(&ours).await;
+    let limiter = limiter(user(1_000_000), &store(servers).await);
+    decides(DecidedBy::Store, &limiter, &[of_it.clone(), others.clone()].concat()).await;
+    for node in &theirs.nodes[..2] {
+        proxy.lead_to(node.port());
+        ours.nodes[1].kill();
+        for _ in 0..10 {
+            decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
+            decides(DecidedBy::Store, &limiter, &others).await;
+            sleep(Duration::from_millis(200)).await;
+        }
+        has_no_log(&theirs).await;
+        ours.nodes[1].start_again();
+        proxy.lead_to(ours.nodes[1].port());
+        until_redis_decides(&limiter, &of_it[0]).await;
+    }
+}
+
+/// Of two servers that were named one is that of another Cluster by now, which is not believed while ours serves nobody. When
+/// none of ours is there any more, it has taken their place.
+#[tokio::test]
+async fn named_server_of_another_cluster_is_not_believed() {
+    let warnings = Warnings::listen();
+    let (mut ours, theirs) = (Cluster::with_replicas(0).await, Cluster::start().await);
+    let proxy = Proxy::to(ours.nodes[0].port()).await;
+    let servers = RedisServers::cluster([ours.nodes[0].url(), proxy.url()]).unwrap();
+    let limiter = limiter(user(1_000_000), &store(servers).await);
+    assert!(admit(&limiter, "alice").await);
+    proxy.lead_to(theirs.nodes[0].port());
+    ours.nodes[2].kill();
+    let alice = async || limiter.check("alice").await.unwrap().decided_by();
+    eventually("ours is down", async || alice().await == DecidedBy::LocalLog).await;
+    for _ in 0..30 {
+        assert_eq!(alice().await, DecidedBy::LocalLog);
+        sleep(Duration::from_millis(100)).await;
+    }
+    ours.nodes[2].start_again();
+    until_redis_decides(&limiter, "alice").await;
+    has_no_log(&theirs).await;
+    assert!(warnings.lines().iter().any(|line| line.contains("of another Redis Cluster")));
+    ours.nodes.iter_mut().for_each(Redis::kill);
+    until_redis_decides(&limiter, "alice").await;
+    assert_eq!(theirs.nodes[theirs.slot(LOG).await.1].keys().await, [LOG]);
 }

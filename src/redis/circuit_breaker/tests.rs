@@ -3,7 +3,7 @@ use test_support::Redis;
 use super::*;
 
 async fn breaker(server: &Redis, response_timeout: Duration) -> (Arc<CircuitBreaker>, Connection) {
-    let connector = Connector::One(Box::new(redis::Client::open(server.url()).unwrap()));
+    let connector = Connector::One(Box::new(redis::Client::open(server.url()).unwrap()), None);
     let (connection, _) = connector.connect("mark").await.unwrap();
     let breaker =
         CircuitBreaker::new(connector, response_timeout, Health::new(), "mark".to_owned());
