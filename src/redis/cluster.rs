@@ -41,8 +41,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// hangs or is slow concerns the keys of its slots alone.
 ///
 /// - The nodes are asked who has which slot when one says that a slot has moved, once a second while the store is in use,
-///   and more often after a call has failed. One is asked that replies. At first, and if no known node replies, the servers
-///   are asked that the application has named.
+///   and more often after a call has failed. One is asked that replies. At first, and at most once a second if no known node
+///   replies, the servers are asked that the application has named.
 /// - A node that refuses a call because its slot is elsewhere has executed nothing. The call goes to the node that it
 ///   names, for at most 0.2 s.
 /// - A node that has no slots any more was replaced by another one, maybe without its last writes. That is a loss of data.
@@ -77,6 +77,8 @@ pub(crate) struct Cluster {
     /// Who is asked next. At first any of them, so that not all processes ask the same.
     turn: AtomicUsize,
     pace: Pace,
+    /// When the servers that the application has named were asked last.
+    named: Pace,
     /// The nodes without slots to which slots are on their way.
     newcomers: Mutex<Vec<Arc<Node>>>,
 }
@@ -135,6 +137,7 @@ impl Cluster {
             question: AsyncMutex::default(),
             turn: AtomicUsize::new(usize::from(Uuid::new_v4().as_bytes()[0])),
             pace: Pace::done(),
+            named: Pace::new(),
             newcomers: Mutex::default(),
         };
         let nodes = cluster.named_nodes()?;
@@ -167,18 +170,23 @@ impl Cluster {
             let cluster = self.clone();
             runtime.spawn(async move {
                 let slots = cluster.slots.load_full();
-                let turn = cluster.turn.load(Ordering::Relaxed) % (slots.nodes.len() + 1);
-                let is_of_use = match slots.nodes.get(turn) {
+                // A known node to which there is a connection, or those that were named.
+                let nodes = &slots.nodes;
+                let turn = cluster.turn.load(Ordering::Relaxed) % (nodes.len() + 1);
+                let next = nodes[turn..].iter().position(|node| node.breaker.is_connected());
+                let turn = next.map_or(nodes.len(), |next| turn + next);
+                let is_of_use = match nodes.get(turn) {
                     Some(node) => cluster.ask(node, &slots).await.unwrap_or(false),
                     None => {
-                        let _ = cluster.ask_named(&slots).await;
+                        // Each one that is gone is an outage in the log.
+                        if cluster.named.is_due(USUAL_PAUSE) {
+                            let _ = cluster.ask_named(&slots).await;
+                        }
                         // The next time a known one: of those that were named one may be gone for good.
                         false
                     }
                 };
-                if !is_of_use {
-                    cluster.turn.fetch_add(1, Ordering::Relaxed);
-                }
+                cluster.turn.store(turn + usize::from(!is_of_use), Ordering::Relaxed);
             });
         }
     }
@@ -573,5 +581,38 @@ mod tests {
         let slots = cluster.slots.load_full();
         assert!(!refuses_keys_of_others(&slots.nodes[0], &slots).await);
         assert_eq!(cluster.number_of(name), None);
+    }
+
+    /// All but one of many nodes have other addresses at once, or all have.
+    #[tokio::test]
+    async fn new_addresses_of_many_nodes_are_found_at_once() {
+        let real = test_support::Cluster::start().await;
+        for is_one_there in [true, false] {
+            let (named, there) =
+                (real.nodes[0].url(), ("127.0.0.1".to_owned(), real.nodes[0].port()));
+            let named = if is_one_there { "redis://127.0.0.1:1".to_owned() } else { named };
+            let (seeds, timeout) =
+                (vec![named.into_connection_info().unwrap()], Duration::from_secs(1));
+            let (certificates, keys) = (Certificates::default(), Keys::new("tsw".to_owned()));
+            let cluster = Cluster::new(seeds, certificates, timeout, Health::new(), keys).unwrap();
+            let mut nodes = Vec::new();
+            for number in 0..30 {
+                let is_there = is_one_there && number == 20;
+                let address = if is_there { there.clone() } else { ("127.0.0.1".to_owned(), 1) };
+                let node = cluster.make_node(&nodes, (address, None), format!("tsw:{number}:mark"));
+                let node = Arc::new(node.unwrap());
+                let _ = node.breaker.connect().await;
+                nodes.push(node);
+            }
+            let nodes_of = [(Slot::for_key(b"alice"), nodes[0].clone())].into_iter().collect();
+            cluster.slots.store(Arc::new(Slots { nodes, nodes_of, ..Slots::default() }));
+            cluster.turn.store(0, Ordering::Relaxed);
+            let began = Instant::now();
+            while cluster.slots.load().nodes.len() != 3 {
+                assert!(began.elapsed() < Duration::from_secs(2), "{is_one_there}");
+                cluster.refresh_slots(SHORT_PAUSE);
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
     }
 }
