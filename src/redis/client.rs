@@ -90,6 +90,11 @@ impl Client {
         }
     }
 
+    /// Returns whether there is a connection to any server.
+    pub(crate) fn has_connection(&self) -> bool {
+        self.breakers().iter().any(|breaker| breaker.is_connected())
+    }
+
     /// Waits for a connection to the server of each log as a call does.
     pub(crate) async fn connected(&self, logs: &[LogId]) -> Result<(), StoreError> {
         match &self.backend {

@@ -96,16 +96,19 @@ impl RedisStore {
     /// Writes all logs until nothing is left. This is the background task.
     async fn write_all(self, token: Arc<()>) {
         let (mut backoff, mut first) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), 0);
+        // A server that is gone or refuses what it is told delays no other one.
+        let mut logs_of = BTreeMap::<_, Vec<_>>::new();
         loop {
             let began = Instant::now();
-            let logs = self.0.journal.with(State::all_logs);
-            if logs.is_empty() {
-                return self.0.journal.report_lost();
+            // Without a connection it tries the same again: to look for all logs takes time, for all who decide here.
+            if self.0.client.has_connection() || logs_of.is_empty() {
+                logs_of.clear();
+                for log in self.0.journal.with(State::all_logs) {
+                    logs_of.entry(self.0.client.number_of(Some(&log))).or_default().push(log);
+                }
             }
-            // A server that is gone or refuses what it is told delays no other one.
-            let mut logs_of = BTreeMap::<_, Vec<_>>::new();
-            for log in logs {
-                logs_of.entry(self.0.client.number_of(Some(&log))).or_default().push(log);
+            if logs_of.is_empty() {
+                return self.0.journal.report_lost();
             }
             let (took, mut has_failed) = (began.elapsed(), false);
             for logs in logs_of.values_mut() {
@@ -132,9 +135,10 @@ impl RedisStore {
                 self.0.journal.report_lost();
                 first += MOST_LOGS;
                 // To look for many of them is no work for all of the time.
-                sleep(backoff.next_pause().max(LONGEST_PAUSE.min(9 * took))).await;
+                sleep(backoff.next_pause().max(9 * took)).await;
             } else {
                 backoff.reset();
+                logs_of.clear();
             }
         }
     }
