@@ -46,6 +46,10 @@ if seen_us > 0 and (seen_at_us == 0 or seen_at_us > now_us - seen_us) then
   -- Also if the clock has stepped back since.
   seen_at_us = now_us - seen_us
 end
+if seen_at_us > 0 then
+  -- More time may have passed here: the clock of a machine that is suspended stands still.
+  duration_us = duration_us - (now_us - seen_us - seen_at_us)
+end
 local lifted_us = tonumber(call('GET', mark) or -1)
 -- If it is later than now, the clock has stepped back, and the ban stands.
 if seen_at_us > 0 and lifted_us >= seen_at_us and lifted_us <= now_us then

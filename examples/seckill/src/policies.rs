@@ -182,7 +182,10 @@ impl PolicySet for Limits {
 
     fn apply(&self, changes: &Changes) -> Result<(), PolicyError> {
         for ((_, handle), policy) in self.all().zip(self.with(changes)?) {
-            handle.set(policy)?;
+            let change = handle.set(policy)?;
+            if change.to_string() != change.name() {
+                tracing::info!(%change, "quotas have changed");
+            }
         }
         Ok(())
     }

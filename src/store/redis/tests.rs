@@ -408,6 +408,21 @@ async fn ban_that_is_lost_before_the_reply_to_its_write_is_read_is_written_again
     }
 }
 
+/// The clock of this process stood still for eight hours, as on a machine that was suspended.
+#[tokio::test]
+async fn ban_does_not_last_longer_because_a_clock_stood_still() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let hours = |count: u64| count * 3_600_000_000;
+    let (seconds, micros) = server.run::<(u64, u64)>(&["TIME"]).await;
+    let seen = (seconds * 1_000_000 + micros - hours(9), hours(1));
+    let length = (hours(23), hours(24), 0);
+    let log = penalized("mallory");
+    let imposed = requests::impose(&store.0.client, &log, length, "by hand", seen, false);
+    let remaining = imposed.await.unwrap().ban.remaining.as_secs();
+    assert!((15 * 3600 - 10..=15 * 3600).contains(&remaining), "{remaining}");
+}
+
 /// What Redis stands still for is bounded for a call, whatever each of its requests may read and remove.
 #[tokio::test]
 async fn requests_of_a_call_share_what_it_reads_and_removes() {
