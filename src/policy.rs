@@ -525,15 +525,19 @@ impl Policy {
         self.quotas.last().map_or(0, Quota::window_us)
     }
 
+    /// Refuses a policy that limits nothing or has too many quotas. Returns the quota of the longest window.
+    fn ensure_limits(&self) -> Result<Quota, PolicyError> {
+        let no_quota = || PolicyError::NoQuota { name: self.name().to_owned() };
+        let longest = self.quotas.last().copied().ok_or_else(no_quota)?;
+        ensure_few(self.quotas.len()).map(|()| longest)
+    }
+
     /// Refuses a policy that limits nothing or has too many quotas, and warns of a ban that nobody would notice.
     fn ensure_quotas(self) -> Result<Self, PolicyError> {
-        let Some(longest) = self.quotas.last() else {
-            return Err(PolicyError::NoQuota { name: self.name().to_owned() });
-        };
-        ensure_few(self.quotas.len())?;
+        let longest = self.ensure_limits()?;
         let first = self.get_penalty().and_then(|penalty| penalty.levels().first());
         if let Some(first) = first.filter(|first| **first < longest.window()) {
-            telemetry::ban_too_short(self.name(), *first, *longest);
+            telemetry::ban_too_short(self.name(), *first, longest);
         }
         Ok(self)
     }

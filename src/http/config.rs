@@ -20,7 +20,7 @@ use crate::key::KeyError;
 use crate::offenders::TopOffenders;
 use crate::store::{Check, Store};
 use crate::waiting::Waiting;
-use crate::window::{Decision, LogId};
+use crate::window::{Decision, LogId, LogOutcome, Usage};
 
 type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
 type OnDecision = dyn Fn(&Decision) + Send + Sync;
@@ -64,11 +64,11 @@ pub(super) struct Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnBan {
-    /// Responds with this status, `Retry-After` and a problem document.
+    /// Responds with this status, a problem document and, if the wait is known, `Retry-After`.
     Reject(StatusCode),
     /// Calls the inner service with [`Muted`] in the request's extensions, so that the handler can
-    /// pretend success. The request is not counted for the banned key. No response of the handler shows quotas of a policy
-    /// with a penalty, for those of a muted request would be missing.
+    /// pretend success. The request is not counted for the banned key. No response shows quotas of a policy with a penalty,
+    /// unless that denies the request: those of a muted request would be missing.
     ///
     /// The rules whose keys are not banned still apply, all or nothing: the layer responds with the
     /// usual 429 if one of them has no room. This takes a second check, so
@@ -125,6 +125,16 @@ impl Config {
 
     pub(super) fn shows_headers_on_success(&self) -> bool {
         self.headers_on_success && self.headers != RateLimitHeaders::None
+    }
+
+    /// Returns which logs of a decision a response shows. A muted request has none whose policy bans, and one that is not
+    /// muted must look like it.
+    pub(super) fn shows(&self, usage: &Usage) -> impl Fn(usize) -> bool + use<> {
+        let is_shown = |(log, outcome): (&LogId, &LogOutcome)| {
+            self.on_ban != OnBan::Mute || log.policy.get_penalty().is_none() || outcome.denies()
+        };
+        let shown: SmallVec<[bool; 4]> = usage.logs().map(is_shown).collect();
+        move |index| shown[index]
     }
 
     /// Shows a decision to those that observe them.

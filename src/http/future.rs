@@ -119,6 +119,10 @@ where
     }
 
     fn reject_denied(self, denied: Denied) -> State<S, ReqBody> {
+        let denied = match self.config.on_ban {
+            OnBan::Mute => denied.part(self.config.shows(denied.usage())),
+            OnBan::Reject(_) => denied,
+        };
         let denied = denied.delayed(self.config.jitter);
         self.reject(Rejection::Denied(denied))
     }
@@ -152,14 +156,9 @@ where
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied),
             decision => {
                 let is_shown = self.config.shows_headers_on_success() && is_counted;
-                let shown = is_shown.then(|| {
-                    let (usage, mutes) = (decision.usage(), self.config.on_ban == OnBan::Mute);
-                    // A muted request has none of those that bring bans, and must not look like one.
-                    let has = |index: usize| {
-                        !mutes || usage.check().logs[index].policy.get_penalty().is_none()
-                    };
-                    (usage.part(has), Instant::now())
-                });
+                let usage = decision.usage();
+                let shown =
+                    is_shown.then(|| (usage.part(self.config.shows(usage)), Instant::now()));
                 let (mut cancel, mut budgets) = (None, None);
                 if let Some(admitted) = decision.admitted() {
                     let (store, check) = (&self.config.store, admitted.check());

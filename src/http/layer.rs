@@ -281,7 +281,7 @@ impl SlidingWindowLayer {
     /// policy.
     ///
     /// Defaults to `OnBan::Reject(StatusCode::FORBIDDEN)`, with the rest of the ban in
-    /// `Retry-After`.
+    /// `Retry-After` unless a policy in flight denies the request too.
     pub fn on_ban(self, on_ban: OnBan) -> Self {
         self.with(|config| config.on_ban = on_ban)
     }

@@ -203,7 +203,10 @@ impl fmt::Display for PolicyChange {
         let (after, kept_us) = (&self.after, self.after.retention_us());
         if kept_us > after.kept_us.max(after.longest_window_us()) {
             let kept = Span(kept_us);
-            write!(f, "{separator}logs kept for {kept}: other processes need keep_for {kept}")?;
+            write!(f, "{separator}logs kept for {kept}: other processes need ")?;
+            // Without a name, logs are those of the first quotas.
+            let name = if self.after.is_named() { "" } else { "a name and " };
+            write!(f, "{name}keep_for {kept}")?;
         }
         Ok(())
     }

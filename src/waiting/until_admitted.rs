@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::queue::{Turn, Waiter, has_quotas_of, places_of};
-use super::{WaitError, Waiting};
+use super::{WaitError, Waiting, has_turns};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::store::{PendingCheck, Store, conclude, report};
@@ -274,13 +274,16 @@ pub(crate) async fn deny_behind(
         return Ok(decision);
     }
     let outcome = store.peek(&check).await.map(|mut outcome| {
-        if outcome.admitted && first.is_none() {
-            // There is room, for those that wait.
-            let state = outcome.logs_mut().iter_mut().find_map(|log| log.quotas_mut().first_mut());
-            state.into_iter().for_each(|state| state.wait_us = 1);
-        }
         outcome.admitted = false;
         raise(waiting, &check, &mut outcome, &behind);
+        if outcome.fits() {
+            // There is room, for those that wait.
+            let waits = |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.taken(log) > 0;
+            let index = check.costs().position(waits).unwrap_or(0);
+            let state =
+                outcome.logs_mut().get_mut(index).and_then(|it| it.quotas_mut().first_mut());
+            state.into_iter().for_each(|state| state.wait_us = 1);
+        }
         outcome
     });
     match (conclude(check, outcome, false)?, first) {

@@ -269,10 +269,14 @@ impl Usage {
         Self::new(check.part(has), part)
     }
 
-    /// Lets some time pass in which nothing is admitted.
+    /// Lets some time pass. What leaves meanwhile leaves at once then: another request may have its place.
     pub(crate) fn age(&mut self, time: Duration) {
         for outcome in self.decided.outcome.logs_mut() {
-            *outcome = outcome.after(micros(time));
+            let aged = outcome.after(micros(time));
+            let before = std::mem::replace(outcome, aged);
+            for (state, before) in outcome.quotas_mut().iter_mut().zip(before.quotas()) {
+                state.reset_us = state.reset_us.max(before.reset_us.min(1));
+            }
         }
     }
 

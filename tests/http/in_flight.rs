@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body_util::channel::Channel;
 use http_body_util::{BodyExt, Empty, Full};
 use tokio::task::JoinSet;
@@ -227,9 +227,15 @@ async fn denial_names_no_time() {
     let service = layer(store.clone()).rule(user.clone(), key::header("x-user-id")).layer(service);
     let _first = service.clone().oneshot(from_user("alice")).await.unwrap();
     Bans::new(user, store).impose("alice", Duration::from_secs(2), "").await.unwrap();
-    let banned = service.oneshot(from_user("alice")).await.unwrap();
+    let banned = service.clone().oneshot(from_user("alice")).await.unwrap();
     assert_eq!(banned.status(), StatusCode::FORBIDDEN);
     assert_eq!(banned.headers().get("retry-after"), None);
+    let mut call = from_user("alice");
+    *call.method_mut() = Method::POST;
+    call.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
+    let banned = service.oneshot(call).await.unwrap();
+    assert_eq!(banned.headers()["grpc-status"], "7");
+    assert_eq!(banned.headers().get("grpc-retry-pushback-ms"), None);
 }
 
 #[tokio::test(start_paused = true)]

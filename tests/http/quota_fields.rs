@@ -94,13 +94,16 @@ on_every_store!(chosen_fields_show_the_quotas);
 /// The handler is slow.
 #[tokio::test(start_paused = true)]
 async fn wait_is_that_from_the_response_on() {
-    let handler = async |request| {
-        sleep(Duration::from_secs(50)).await;
-        ok(request).await
-    };
-    let layer = by_user(Quota::per_minute(1), MemoryStore::new()).headers_on_success(true);
-    let response = send(&layer.layer(service_fn(handler)), from_user("alice")).await;
-    assert_eq!(response.header("ratelimit"), Some("\"default\";r=0;t=10"));
+    for (takes, left) in [(50, 10), (70, 1)] {
+        let handler = move |request| async move {
+            sleep(Duration::from_secs(takes)).await;
+            ok(request).await
+        };
+        let layer = by_user(Quota::per_minute(1), MemoryStore::new()).headers_on_success(true);
+        let response = send(&layer.layer(service_fn(handler)), from_user("alice")).await;
+        let expected = format!("\"default\";r=0;t={left}");
+        assert_eq!(response.header("ratelimit"), Some(expected.as_str()));
+    }
 }
 
 #[tokio::test(start_paused = true)]

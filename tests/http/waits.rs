@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower::{Service, service_fn};
 use tower_layer::Layer;
-use tower_sliding_window::store::{Check, Store, StoreFuture};
+use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
 use tower_sliding_window::{
     Bans, MemoryStore, OnBan, Overrides, Penalty, Policy, Quota, SlidingWindowLayer, key,
 };
@@ -84,13 +84,18 @@ async fn too_many_waiting_requests_are_denied_at_once() {
 /// The first request has been admitted, and the check of the second one is under way.
 #[tokio::test(start_paused = true)]
 async fn one_too_many_is_denied_by_a_peek() {
-    for peeked in [TEN, Duration::ZERO] {
+    for (peeked, expected) in [(TEN, 30), (Duration::ZERO, 1)] {
         let calls = AtomicUsize::new(0);
         let reply = move |_: &Check| {
             let wait = match calls.fetch_add(1, Ordering::Relaxed) {
                 0 => TEN,
                 1 => Duration::ZERO,
                 2 => return StoreFuture::later(std::future::pending()),
+                // There is room for many, of which two wait.
+                _ if peeked.is_zero() => {
+                    let log = LogOutcome::new([QuotaState::new(9, peeked, peeked)]);
+                    return StoreFuture::ready(Ok(Outcome::new(true, [log])));
+                }
                 _ => peeked,
             };
             StoreFuture::ready(Ok(outcome(wait)))
@@ -102,7 +107,7 @@ async fn one_too_many_is_denied_by_a_peek() {
         sleep(A_MOMENT).await;
         let third = start(&service, "alice").await;
         let fourth = send(&service, from_user("alice")).await;
-        assert_eq!((fourth.status, fourth.retry_after()), (TOO_MANY, Some(30)), "behind two");
+        assert_eq!((fourth.status, fourth.retry_after()), (TOO_MANY, Some(expected)), "behind two");
         assert!(!second.is_finished() && !third.is_finished());
     }
 }

@@ -11,6 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
 use super::headers::push_name;
 use super::{Rejection, problem};
+use crate::window::Denied;
 
 const GRPC: &str = "application/grpc";
 const GRPC_WEB: &str = "application/grpc-web";
@@ -65,7 +66,11 @@ pub(super) fn response(rejection: &Rejection) -> Response<String> {
     // A signed number of 32 bits: a negative one tells the client not to retry, and none to choose its pauses
     // itself.
     let pushback = wait.and_then(|wait| i32::try_from(wait.as_micros().div_ceil(1000)).ok());
-    if !matches!(rejection, Rejection::Denied(denied) if !denied.has_known_wait()) {
+    let denied = match rejection {
+        Rejection::Denied(denied) | Rejection::Banned { denied, .. } => Some(denied),
+        _ => None,
+    };
+    if denied.is_none_or(Denied::has_known_wait) {
         headers.insert(PUSHBACK, HeaderValue::from(pushback.unwrap_or(-1)));
     }
     response
