@@ -135,7 +135,10 @@ pub(crate) fn refused(code: &str) {
 
 /// Warns of a Redis that has more to do than it can. It is connected, so nothing else shows it.
 pub(crate) fn overloaded() {
-    event!(warn, "Redis is overloaded: checks are not decided in time, and are refused");
+    event!(
+        warn,
+        "Redis is overloaded: checks are not decided in time, and are refused unless their failure policy is `Open`"
+    );
 }
 
 pub(crate) fn store_found() {

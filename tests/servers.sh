@@ -15,7 +15,7 @@ run; their names are printed, and the whole output is in target/tmp/servers/. 2:
   tests/servers.sh ~/redis-6.2 ~/valkey-9.1 -- --test laws    one test binary
 
 Without arguments after `--`, the table also replaces the section "Tested servers" of
-RELIABILITY.md, which tests/reliability.sh keeps.
+RELIABILITY.md, which tests/reliability.sh keeps, unless a run did not end.
 HELP
 }
 
@@ -71,7 +71,9 @@ for directory in "${directories[@]}"; do
   echo "$label: $passed passed, $failed failed" >&2
   if [ "$ended" = false ] || [ "$failed" -gt 0 ] || [ "$passed" -eq 0 ]; then
     all_passed=false
-    [ "$failed" -gt 0 ] && [ "$passed" -gt 0 ] || is_whole=false
+    # One that was cut off has no result.
+    started=$(grep -cE '^ +(Running|Doc-tests) ' "$log") results=$(grep -c '^test result:' "$log") || true
+    [ "$passed" -gt 0 ] && [ "$results" -ge "$started" ] || is_whole=false
     sed -n 's/^test \(.*\) \.\.\. FAILED$/  failed: \1/p; s/^error/  error/p' "$log" >&2
     echo "  the output is in $log" >&2
   fi

@@ -533,6 +533,8 @@ while key <= #KEYS do
           -- A call that is sent again would not get any further.
           state, errors = unusable, errors or {}
           errors[#errors + 1] = failed.err
+        elseif failed and state == denied_anyway then
+          state = denied
         end
       end
       changed = nil

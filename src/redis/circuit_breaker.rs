@@ -436,7 +436,9 @@ impl CircuitBreaker {
         let text = error.to_string();
         let mut reported = self.reported();
         let is_first = reported.is_none();
-        let is_other = reported.as_ref().is_some_and(|before| *before != text);
+        // An attempt that takes long fails twice, at first only because it takes long.
+        let is_other = !matches!(error, StoreError::Timeout)
+            && reported.as_ref().is_some_and(|before| *before != text);
         if is_first || is_other && self.reported_again.is_due(SAME_REASON) {
             *reported = Some(text);
             // Not under the lock: a subscriber may use the store.

@@ -573,17 +573,27 @@ impl Inner {
 
     async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
         // Once, unless so many entries have left a budget that a call counts out only some of them.
-        let (began, mut turns) = (Instant::now(), 0);
+        let (began, mut turns, mut known) = (Instant::now(), 0, None);
         loop {
             let request = CheckRequest { check: check.clone(), mode, turns };
             turns += 1;
-            let denial = match self.checks.send(request, Instant::now()).await? {
-                CheckReply::Decided(outcome) => return Ok(outcome),
-                CheckReply::SendAgain(denial) => denial,
+            let error = match self.checks.send(request, Instant::now()).await {
+                Ok(CheckReply::Decided(outcome)) => return Ok(outcome),
+                Ok(CheckReply::SendAgain(denial)) => {
+                    known = denial.or(known);
+                    if began.elapsed() <= Duration::from_secs(1) {
+                        continue;
+                    }
+                    StoreError::Overloaded
+                }
+                Err(error) => error,
             };
-            if began.elapsed() > Duration::from_secs(1) {
-                return denial.ok_or(StoreError::Overloaded);
+            // A denial stands whatever fails after it. A place may have come free since.
+            let Some(denial) = known else { return Err(error) };
+            if error.may_have_counted() && mode != Mode::Peek {
+                let _ = self.journal_cancellation(&check);
             }
+            return Ok(denial);
         }
     }
 

@@ -1300,7 +1300,8 @@ async fn denied_request_whose_reply_is_lost_keeps_no_place() {
     proxy.set(Fault::Delay(Duration::from_millis(250)));
     let log = log_of(bob);
     let reset = async {
-        sleep(Duration::from_millis(100)).await;
+        let before = node.call_count("evalsha").await;
+        eventually("it is looked at", async || node.call_count("evalsha").await > before).await;
         node.run::<u64>(&["DEL", &log]).await;
         proxy.drop_replies_to(&log, 2);
     };

@@ -94,8 +94,8 @@ impl StormDetector {
 
     /// Records a message and returns the state of its group. Takes one call of Redis.
     ///
-    /// If the caller drops the future, the call goes on: the message is recorded, and its events go to the
-    /// hook.
+    /// If the caller drops the future, the call goes on as if the caller had stayed, and its events go to the
+    /// hook. That it fails is seen in the metrics alone.
     ///
     /// `message_id` is the same each time the message is delivered. While the message is in the
     /// window, it counts once. An id is any bytes; an id of more than 128 bytes is hashed.

@@ -54,8 +54,7 @@
 //! call in the whole fleet gets each event**: the call that caused it, as [`Reading::events`] and
 //! through [`StormDetector::on_event`].
 //!
-//! - If the caller drops the future, the call goes on, and its message is recorded. Its events come with
-//!   the reply, to the hook alone.
+//! - If the caller drops the future, the call goes on. Its events come with the reply, to the hook alone.
 //! - If the reply to that call is lost, the call is repeated with the same id and gets the event again.
 //!   If that fails too, the detector asks Redis for the event in the background until it answers, and
 //!   once more ten seconds later, because the call may arrive late.

@@ -69,10 +69,18 @@ impl Meter {
         Self { orders: Counts::of(ORDERS), payments: Counts::of(PAYMENTS), offenders }
     }
 
-    /// Counts what the layer rejects.
+    /// Counts what the layer rejects, also by key.
     pub(crate) fn watch(self: &Arc<Self>, limit: SlidingWindowLayer) -> SlidingWindowLayer {
+        self.count_rejections(limit).top_offenders(&self.offenders)
+    }
+
+    /// Counts what the layer rejects.
+    pub(crate) fn count_rejections(
+        self: &Arc<Self>,
+        limit: SlidingWindowLayer,
+    ) -> SlidingWindowLayer {
         let meter = Arc::clone(self);
-        limit.top_offenders(&self.offenders).on_rejection(move |_, rejection| {
+        limit.on_rejection(move |_, rejection| {
             match rejection {
                 Rejection::Banned { .. } => meter.orders.add("banned"),
                 _ => meter.count(rejection.status()),

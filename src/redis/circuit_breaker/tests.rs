@@ -1,4 +1,5 @@
 use test_support::Redis;
+use test_support::warnings::Warnings;
 
 use super::*;
 
@@ -60,4 +61,22 @@ async fn connection_that_breaks_at_each_call_is_made_ever_more_rarely() {
     assert!(breaks().await.is_err());
     assert!(breaker.call(async |_| Ok(())).await.is_ok(), "it is made again at once");
     assert!(breaker.backoff().next_pause() <= FIRST_PAUSE, "the pauses begin anew");
+}
+
+/// An attempt that takes long fails as one, and then for its reason.
+#[tokio::test]
+async fn only_another_reason_of_an_outage_is_reported_again() {
+    let server = Redis::start().await;
+    let (breaker, _) = breaker(&server, Duration::from_secs(1)).await;
+    let warnings = Warnings::listen();
+    let gone = |message: &str| StoreError::Unreachable { message: message.to_owned() };
+    for (error, lines) in [
+        (gone("refused"), 1),
+        (StoreError::Timeout, 1),
+        (gone("refused"), 1),
+        (gone("wrong password"), 2),
+    ] {
+        breaker.report_lost(&error);
+        assert_eq!(warnings.lines().len(), lines, "{error}");
+    }
 }

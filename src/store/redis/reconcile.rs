@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 use uuid::Uuid;
 
@@ -96,51 +97,67 @@ impl RedisStore {
     /// Writes all logs until nothing is left. This is the background task.
     async fn write_all(self, token: Arc<()>) {
         let (mut backoff, mut first) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), 0);
-        // A server that is gone or refuses what it is told delays no other one.
-        let mut logs_of = BTreeMap::<_, Vec<_>>::new();
+        let mut logs_of = BTreeMap::<_, Arc<Vec<_>>>::new();
         loop {
             let began = Instant::now();
             // Without a connection it tries the same again: to look for all logs takes time, for all who decide here.
             if self.0.client.has_connection() || logs_of.is_empty() {
                 logs_of.clear();
                 for log in self.0.journal.with(State::all_logs) {
-                    logs_of.entry(self.0.client.number_of(Some(&log))).or_default().push(log);
+                    let logs = logs_of.entry(self.0.client.number_of(Some(&log))).or_default();
+                    Arc::make_mut(logs).push(log);
                 }
             }
             if logs_of.is_empty() {
                 return self.0.journal.report_lost();
             }
-            let (took, mut has_failed) = (began.elapsed(), false);
-            for logs in logs_of.values_mut() {
-                // Nor do those of its logs that it can't use delay the others.
-                let length = logs.len();
-                logs.rotate_left(first % length);
-                for logs in logs.chunks(MOST_LOGS) {
-                    if !self.0.journal.with(|state| state.renew_task(&token)) {
-                        return;
-                    }
-                    let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
-                    let (mut written, all) = (0, writes.len());
-                    for mut write in writes {
-                        let result = write.wait_for(Option::is_some).await;
-                        written += usize::from(matches!(result.as_deref(), Ok(Some(Ok(())))));
-                    }
-                    if written == 0 && all > 0 {
-                        has_failed = true;
-                        break;
-                    }
-                }
+            let took = began.elapsed();
+            // A server that is gone, is slow or refuses what it is told delays no other one.
+            let write = |logs: &Arc<Vec<LogId>>| {
+                self.clone().write_to_one(logs.clone(), first, token.clone())
+            };
+            let written: JoinSet<_> = logs_of.values().map(write).collect();
+            let written = written.join_all().await;
+            if written.contains(&None) {
+                return;
             }
-            if has_failed {
+            if written.contains(&Some(false)) {
                 self.0.journal.report_lost();
                 first += MOST_LOGS;
                 // To look for many of them is no work for all of the time.
-                sleep(backoff.next_pause().max(9 * took)).await;
+                sleep(backoff.next_pause().max(LONGEST_PAUSE.min(9 * took))).await;
             } else {
                 backoff.reset();
                 logs_of.clear();
             }
         }
+    }
+
+    /// Writes the logs of one server, from one of them on, and returns whether it has taken them. `None` if there is another
+    /// background task by now.
+    async fn write_to_one(
+        self,
+        logs: Arc<Vec<LogId>>,
+        first: usize,
+        token: Arc<()>,
+    ) -> Option<bool> {
+        // Those that it can't use delay the others for one round.
+        let (later, sooner) = logs.split_at(first % logs.len());
+        for logs in sooner.chunks(MOST_LOGS).chain(later.chunks(MOST_LOGS)) {
+            if !self.0.journal.with(|state| state.renew_task(&token)) {
+                return None;
+            }
+            let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
+            let (mut written, all) = (0, writes.len());
+            for mut write in writes {
+                let result = write.wait_for(Option::is_some).await;
+                written += usize::from(matches!(result.as_deref(), Ok(Some(Ok(())))));
+            }
+            if written == 0 && all > 0 {
+                return Some(false);
+            }
+        }
+        Some(true)
     }
 
     pub(super) async fn run(self, writer: Writer) {

@@ -547,7 +547,24 @@ async fn check_is_not_sent_again_for_longer_than_a_second() {
         assert!(!Store::admit(&store, &both).await.unwrap().admitted);
         assert!(server.call_count("evalsha").await > calls + 5, "for how long it is denied");
     }
+    // Also if Redis takes no writes, so that nothing is counted out, or is gone before it is known for how long.
+    let mut both = Check::new([check.logs[0].clone(), log("alice")]);
+    both.on_failure = FailurePolicy::Open;
     proxy.set(Fault::None);
+    server.cannot_save().await;
+    let calls = server.call_count("evalsha").await;
+    assert!(!Store::admit(&store, &both).await.unwrap().admitted);
+    assert_eq!(server.call_count("evalsha").await, calls + 1, "no call gets any further");
+    server.run::<()>(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]).await;
+    proxy.set(Fault::Delay(Duration::from_millis(50)));
+    let cut = async {
+        sleep(Duration::from_millis(250)).await;
+        proxy.set(Fault::Cut);
+    };
+    let (denied, ()) = tokio::join!(Store::admit(&store, &both), cut);
+    assert!(!denied.unwrap().admitted, "a denial stands whatever fails after it");
+    proxy.set(Fault::None);
+    eventually("it is connected", async || Store::peek(&store, &check).await.is_ok()).await;
     assert!(store.admit_one(&check).await, "most of them were counted out");
     assert_eq!(server.entries(name).await, 2, "with the sums");
 }

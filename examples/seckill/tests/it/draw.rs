@@ -299,7 +299,7 @@ async fn accounts_of_an_address_are_few_and_those_of_a_carrier_many() {
 #[tokio::test]
 async fn a_flood_of_new_names_costs_redis_no_more() {
     let redis = Redis::start().await;
-    let server = on_redis(&redis, &["--opens-in", "1h"]);
+    let server = on_redis(&redis, &[&ADMIN[..], &["--opens-in", "1h"]].concat());
     let mut denied = Vec::new();
     for user in 0..1200 {
         let answer = by(&server, &user.to_string(), "POST", "/seckill/iphone/entries").await;
@@ -314,6 +314,8 @@ async fn a_flood_of_new_names_costs_redis_no_more() {
         (995, "read-ip"),
         "a thousand a minute are asked about"
     );
+    let live = server.ask("GET", "/admin/live", "").await.json();
+    assert_eq!(live["orders"][3], json!(["denied", 1195]), "the operator sees all");
 }
 
 #[tokio::test]
