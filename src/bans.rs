@@ -104,8 +104,9 @@ impl Bans {
     /// Sets a closure that is called after each ban that is imposed or lifted here. Defaults to none.
     ///
     /// It runs inside [`Bans::impose`], [`Bans::impose_if_longer`], [`Bans::lift`] and [`Bans::pardon`], so it must not
-    /// block. If the caller has left, it runs where the change ends. A change that is an error, because its reply was lost, may have been made without an event. It is not
-    /// called for bans that strikes cause: those are in [`Usage::bans`](crate::Usage::bans) of the decision.
+    /// block. If the caller has left, it runs where the change ends. A change that is an error, because its reply was lost,
+    /// may have been made without an event. It is not called for bans that strikes cause: those are in
+    /// [`Usage::bans`](crate::Usage::bans) of the decision.
     pub fn on_event(mut self, closure: impl Fn(&BanEvent) + Send + Sync + 'static) -> Self {
         self.on_event = Some(Arc::new(closure));
         self

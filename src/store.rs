@@ -152,9 +152,10 @@ pub trait Store: Send + Sync + 'static {
         no_bans()
     }
 
-    /// Bans a log's key for `duration`, at most a year, which [`Bans`](crate::Bans) sees to, unless its present ban lasts longer. With `only_longer`, a ban that was imposed
-    /// by hand for `duration` or longer is left, too. Returns the ban that is in effect afterwards, whose `is_new` and
-    /// `lengthens` say what this call did. [`Store::ban`] leaves both false.
+    /// Bans a log's key for `duration`, at most a year, which [`Bans`](crate::Bans) sees to, unless its present ban
+    /// lasts longer. With `only_longer`, a ban that was imposed by hand for `duration` or longer is left, too. Returns
+    /// the ban that is in effect afterwards, whose `is_new` and `lengthens` say what this call did. [`Store::ban`]
+    /// leaves both false.
     fn impose(
         &self,
         _log: &LogId,

@@ -56,7 +56,7 @@
         state (-2 to 3): 1 if it is admitted, 0 if it is denied, 2 if it was recorded earlier;
           -1 if Redis can't use one of its keys, which concerns no other request; if so many entries have left a
           budget that the request has to be sent again, -2, or 3 if it is denied all the same, as if that budget were
-          empty. After -1 and -2 the rest is missing
+          empty; 0 in place of 3 if Redis takes no writes. After -1 and -2 the rest is missing
         for each quota:
           remaining (places): how many are free after the decision
           wait_us (microseconds): the time until the request fits; 0 if it fits
@@ -529,8 +529,8 @@ while key <= #KEYS do
     if changed then
       for k in pairs(changed) do
         local failed = write(k, format('%d', -1 - sum_of[k]))
+        -- A call that is sent again would not get any further.
         if failed and state == send_again then
-          -- A call that is sent again would not get any further.
           state, errors = unusable, errors or {}
           errors[#errors + 1] = failed.err
         elseif failed and state == denied_anyway then

@@ -68,7 +68,7 @@ pub enum OnBan {
     Reject(StatusCode),
     /// Calls the inner service with [`Muted`] in the request's extensions, so that the handler can
     /// pretend success. The request is not counted for the banned key. No response shows quotas of a policy with a penalty,
-    /// unless that denies the request: those of a muted request would be missing.
+    /// because a muted request has none, unless that policy denies the request.
     ///
     /// The rules whose keys are not banned still apply, all or nothing: the layer responds with the
     /// usual 429 if one of them has no room. This takes a second check, so
@@ -127,8 +127,8 @@ impl Config {
         self.headers_on_success && self.headers != RateLimitHeaders::None
     }
 
-    /// Returns which logs of a decision a response shows. A muted request has none whose policy bans, and one that is not
-    /// muted must look like it.
+    /// Returns which logs of a decision a response shows: under [`OnBan::Mute`] none whose policy has a penalty, unless it
+    /// denies. A muted request lacks them and must not stand out.
     pub(super) fn shows(&self, usage: &Usage) -> impl Fn(usize) -> bool + use<> {
         let is_shown = |(log, outcome): (&LogId, &LogOutcome)| {
             self.on_ban != OnBan::Mute || log.policy.get_penalty().is_none() || outcome.denies()

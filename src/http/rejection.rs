@@ -205,8 +205,9 @@ impl Denied {
     /// [`Limiter`](crate::Limiter) itself.
     ///
     /// It is a 429 with `Retry-After` if the wait [is known](Denied::has_known_wait), `RateLimit`,
-    /// `RateLimit-Policy` and a problem document, or, if the key is banned, a 403 with a problem document and the same
-    /// `Retry-After`. With axum, `into_response` of it is a response of axum. [`Rejection::to_grpc_response`] is the response to a gRPC request.
+    /// `RateLimit-Policy` and a problem document, or, if the key is banned, a 403 with a problem document and
+    /// the same `Retry-After`. With axum, `into_response` of it is a response of axum.
+    /// [`Rejection::to_grpc_response`] is the response to a gRPC request.
     ///
     /// ```
     /// use http::Response;

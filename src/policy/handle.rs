@@ -79,6 +79,7 @@ impl PolicyHandle {
     /// another name, because its logs would be empty. The old policy then stays.
     pub fn set(&self, policy: impl Into<Policy>) -> Result<PolicyChange, PolicyError> {
         let policy = policy.into();
+        // What is wrong with it before its name is compared.
         policy.ensure_limits()?;
         // With the penalty that it keeps.
         self.change(|old| old.replaced_by(policy.clone())?.ensure_quotas())

@@ -153,10 +153,10 @@ impl fmt::Debug for Policies {
 
 /// A policy that [`PolicyHandle::set`] has replaced, or [`Policies::reload`] has changed or added.
 ///
-/// As text: `user: quotas 5/60s -> 8/60s, penalty none -> 3/600s:60s`, or `vip: new, quotas 100/60s`. It
-/// ends in `, new logs` if the logs begin anew, and in `, logs kept for 1h: other processes need keep_for 1h` if the policy
-/// alone would keep them for a shorter time, as it does in a process that starts now. After [`PolicyHandle::set`] with an equal policy it is the name alone:
-/// [`Policies::reload`] returns no such change.
+/// As text: `user: quotas 5/60s -> 8/60s, penalty none -> 3/600s:60s`, or `vip: new, quotas 100/60s`. It ends in `, new
+/// logs` if the logs begin anew, and in `, logs kept for 1h: other processes need keep_for 1h` if the policy alone
+/// would keep them for a shorter time, as it does in a process that starts now. After [`PolicyHandle::set`] with an
+/// equal policy it is the name alone: [`Policies::reload`] returns no such change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyChange {
     before: Option<Arc<Policy>>,

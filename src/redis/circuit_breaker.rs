@@ -32,7 +32,7 @@ const LONGEST_ATTEMPT: Duration = Duration::from_secs(7);
 const LEAST_AGE: Duration = Duration::from_secs(1);
 
 /// The least time between reports of reasons that differ.
-const SAME_REASON: Duration = Duration::from_secs(10);
+const REASON_PAUSE: Duration = Duration::from_secs(10);
 
 /// A connection shared by all requests, with a circuit breaker.
 ///
@@ -436,10 +436,10 @@ impl CircuitBreaker {
         let text = error.to_string();
         let mut reported = self.reported();
         let is_first = reported.is_none();
-        // An attempt that takes long fails twice, at first only because it takes long.
+        // A slow attempt is reported as a timeout first, and then as what it fails with.
         let is_other = !matches!(error, StoreError::Timeout)
             && reported.as_ref().is_some_and(|before| *before != text);
-        if is_first || is_other && self.reported_again.is_due(SAME_REASON) {
+        if is_first || is_other && self.reported_again.is_due(REASON_PAUSE) {
             *reported = Some(text);
             // Not under the lock: a subscriber may use the store.
             drop(reported);

@@ -269,7 +269,7 @@ impl Usage {
         Self::new(check.part(has), part)
     }
 
-    /// Lets some time pass. What leaves meanwhile leaves at once then: another request may have its place.
+    /// Lets some time pass. A reset that has come due counts as due now, for a later request may have taken the place.
     pub(crate) fn age(&mut self, time: Duration) {
         for outcome in self.decided.outcome.logs_mut() {
             let aged = outcome.after(micros(time));

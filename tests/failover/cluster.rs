@@ -1299,8 +1299,8 @@ async fn denied_request_whose_reply_is_lost_keeps_no_place() {
     assert_eq!(silent.decided_by(), DecidedBy::FailurePolicy);
     proxy.set(Fault::Delay(Duration::from_millis(250)));
     let log = log_of(bob);
+    let before = node.call_count("evalsha").await;
     let reset = async {
-        let before = node.call_count("evalsha").await;
         eventually("it is looked at", async || node.call_count("evalsha").await > before).await;
         node.run::<u64>(&["DEL", &log]).await;
         proxy.drop_replies_to(&log, 2);

@@ -82,10 +82,15 @@ async fn lift(
     Named(user): Named,
 ) -> Result<StatusCode, Problem> {
     let lifted = monitor.unmute(&*user).await;
-    // Also if it is not known: if the reply was lost, a further try finds none.
-    if !matches!(lifted, Ok(false)) {
-        tracing::info!(is_sure = lifted.is_ok(), "audit: a mute was lifted");
-        tracing::debug!(?user, "audit: a mute was lifted");
+    // Also if the reply was lost: a further try finds no mute.
+    let audit = match &lifted {
+        Ok(true) => Some("audit: a mute was lifted"),
+        Ok(false) => None,
+        Err(_) => Some("audit: a mute may have been lifted"),
+    };
+    if let Some(audit) = audit {
+        tracing::info!("{audit}");
+        tracing::debug!(?user, "{audit}");
     }
     lifted.map(|_| StatusCode::NO_CONTENT).map_err(Into::into)
 }

@@ -74,7 +74,7 @@ pub(crate) fn routes(
     let entry_limit = limits.of_addresses(limit.clone(), &address, Some(user.clone()));
     let limit = limits.of_addresses(limit, &address, None::<IpExtractor>);
     // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
-    // check. So are entries at first, for one that `accounts` denies counts nowhere else, and each asks Redis.
+    // check. Entries are counted here first: one that `accounts` denies counts nowhere else, and would ask Redis each time.
     let [read_limit, entries_here] = [("read", READS), ("entry", ENTRIES)].map(|(name, quota)| {
         let policy = Policy::new(name).quota(quota);
         let limit = SlidingWindowLayer::new(policy, user.clone(), MemoryStore::new());

@@ -116,15 +116,18 @@ impl RedisStore {
             let write = |logs: &Arc<Vec<LogId>>| {
                 self.clone().write_to_one(logs.clone(), first, token.clone())
             };
-            let written: JoinSet<_> = logs_of.values().map(write).collect();
-            let written = written.join_all().await;
-            if written.contains(&None) {
-                return;
+            let mut writes: JoinSet<_> = logs_of.values().map(write).collect();
+            let mut has_failed = false;
+            while let Some(written) = writes.join_next().await {
+                match written {
+                    Ok(Some(is_written)) => has_failed |= !is_written,
+                    _ => return,
+                }
             }
-            if written.contains(&Some(false)) {
+            if has_failed {
                 self.0.journal.report_lost();
                 first += MOST_LOGS;
-                // To look for many of them is no work for all of the time.
+                // To look for many of them holds up those that decide here.
                 sleep(backoff.next_pause().max(LONGEST_PAUSE.min(9 * took))).await;
             } else {
                 backoff.reset();
@@ -141,9 +144,11 @@ impl RedisStore {
         first: usize,
         token: Arc<()>,
     ) -> Option<bool> {
-        // Those that it can't use delay the others for one round.
+        let began = Instant::now();
+        // Those that it can't use delay the others: the next round begins with other ones.
         let (later, sooner) = logs.split_at(first % logs.len());
-        for logs in sooner.chunks(MOST_LOGS).chain(later.chunks(MOST_LOGS)) {
+        let logs: Vec<_> = sooner.iter().chain(later).collect();
+        for logs in logs.chunks(MOST_LOGS) {
             if !self.0.journal.with(|state| state.renew_task(&token)) {
                 return None;
             }
@@ -155,6 +160,10 @@ impl RedisStore {
             }
             if written == 0 && all > 0 {
                 return Some(false);
+            }
+            // What came meanwhile for other servers is in the next round.
+            if began.elapsed() > LONGEST_WAIT {
+                break;
             }
         }
         Some(true)
