@@ -19,6 +19,7 @@ mod request;
 mod scripts;
 mod sentinel;
 mod servers;
+mod view;
 
 pub(crate) use self::backoff::Backoff;
 pub(crate) use self::batch::{Batch, BatchedRequest};

@@ -1,6 +1,6 @@
 //! [`Cluster`]: a connection to each primary of a Redis Cluster, and which of them has which slot.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use super::connection::{Address, Certificates, Connection, at};
 use super::connector::Connector;
 use super::reply::{self, read};
 use super::request::{Request, is_redirection};
+use super::view::{Primary, View};
 use super::{Backoff, Health, Keys};
 use crate::error::StoreError;
 use crate::telemetry;
@@ -104,18 +105,6 @@ struct Slots {
     nodes: Vec<Arc<Node>>,
     nodes_of: HashMap<Slot, Arc<Node>, RandomState>,
 }
-
-/// What a node says about the Cluster.
-#[derive(Default, PartialEq)]
-pub(super) struct View {
-    /// The first and the last slot of each range, and its primary.
-    ranges: Vec<(u16, u16, Primary)>,
-    /// The identities of all nodes, also of the replicas.
-    pub(super) ids: BTreeSet<String>,
-}
-
-/// The address of a node, and its identity.
-type Primary = (Address, Option<String>);
 
 impl Cluster {
     /// `seeds` are the servers that the application has named, at least one.
@@ -406,13 +395,13 @@ impl Cluster {
     /// Asks a node who has which slot. Returns whether what it says was of use. It is of none if the node serves nobody: the
     /// others may have left it behind.
     async fn ask(&self, node: &Node, known: &Arc<Slots>) -> Result<bool, StoreError> {
-        let ask = |what| send(node, redis::cmd("CLUSTER").arg(what).clone());
         // A proxy may not know it.
-        let info: String = read(&ask("INFO").await.unwrap_or(Value::Nil)).unwrap_or_default();
+        let info = send(node, redis::cmd("CLUSTER").arg("INFO").clone()).await;
+        let info: String = read(&info.unwrap_or(Value::Nil)).unwrap_or_default();
         if info.contains("cluster_state:fail") {
             return Ok(false);
         }
-        let view = View::of(&ask("SLOTS").await?, &node.address.0)?;
+        let view = View::of(&send(node, View::command()).await?, &node.address.0)?;
         if view.ranges.is_empty() || self.is_of_others(&view, known).await {
             return Ok(false);
         }
@@ -454,7 +443,7 @@ impl Cluster {
             return false;
         }
         for node in &known.nodes {
-            let reply = send(node, redis::cmd("CLUSTER").arg("SLOTS").clone()).await;
+            let reply = send(node, View::command()).await;
             let view = reply.and_then(|reply| View::of(&reply, ""));
             if view.is_ok_and(|view| !is_of_another(&view)) {
                 telemetry::other_cluster();
@@ -509,34 +498,6 @@ impl Slots {
 
     fn has(&self, node: &Arc<Node>) -> bool {
         self.nodes.iter().any(|it| Arc::ptr_eq(it, node))
-    }
-}
-
-impl View {
-    /// Reads the reply of a node to `CLUSTER SLOTS`. `host` is its own.
-    pub(super) fn of(reply: &Value, host: &str) -> Result<Self, StoreError> {
-        let reply: Vec<Vec<Value>> = read(reply)?;
-        let mut all = Self::default();
-        let id = |node: &[Value]| node.get(2).and_then(|id| read::<String>(id).ok());
-        for range in &reply {
-            for node in range.iter().skip(2) {
-                all.ids.extend(node.as_sequence().and_then(id));
-            }
-            // The first slot, the last one, the primary, and its replicas.
-            let [first, last, Value::Array(primary), ..] = &range[..] else { continue };
-            let [named, port, ..] = &primary[..] else { continue };
-            let named: Option<String> = read(named)?;
-            let address = match named.as_deref() {
-                // A node whose address is not known.
-                Some("?") => continue,
-                None | Some("") => host.to_owned(),
-                Some(named) => named.to_owned(),
-            };
-            let primary = ((address, read(port)?), id(primary));
-            all.ranges.push((read(first)?, read(last)?, primary));
-        }
-        all.ranges.sort();
-        Ok(all)
     }
 }
 

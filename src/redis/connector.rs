@@ -3,10 +3,10 @@
 use redis::{Client, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind};
 use uuid::Uuid;
 
-use super::cluster::View;
 use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
 use super::scripts::Scripts;
 use super::sentinel::Sentinel;
+use super::view::View;
 use crate::error::StoreError;
 use crate::telemetry;
 
@@ -33,9 +33,9 @@ impl Connector {
             pinged.clone()?;
         }
         if let Self::One(_, Some(id)) = self {
-            let ask = redis::cmd("CLUSTER").arg("SLOTS").clone();
+            let command = View::command();
             // Before anything is written there.
-            if let Ok(reply) = within(STEP_TIMEOUT, ask.query_async(&mut connection)).await
+            if let Ok(reply) = within(STEP_TIMEOUT, command.query_async(&mut connection)).await
                 && View::of(&reply, "").is_ok_and(|view| !view.ids.contains(id))
             {
                 let message = "the node has left the Cluster, or another one has its address";
