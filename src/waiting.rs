@@ -12,12 +12,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::RandomState;
+use smallvec::SmallVec;
 
 use self::queue::{Queue, Turn, Waiter};
 pub(crate) use self::until_admitted::{Bounds, NotAdmitted, deny_behind, until_admitted};
 use crate::error::StoreError;
 use crate::policy::Counts;
-use crate::window::{Check, Denied, LogId};
+use crate::window::{Check, Denied, LogId, Outcome};
 
 pub(crate) const DEFAULT_MAX_WAITERS: usize = 10_000;
 
@@ -71,19 +72,48 @@ impl Waiting {
         check.costs().position(|(log, cost)| has_turns(log, cost) && is_before(log))
     }
 
-    /// Returns the denials of a check behind those that wait for room in its logs, for each log where the first of them
-    /// was denied.
-    fn denials_behind(&self, check: &Check) -> Vec<(LogId, Denied)> {
-        let queues = self.lock();
-        let costs = check.costs().filter(|(log, cost)| has_turns(log, *cost));
-        costs
-            .filter_map(|(log, cost)| Some((log.clone(), queues.get(log)?.behind_all(cost)?)))
-            .collect()
+    /// Returns whether a caller that has not joined would wait for longer than it may.
+    fn is_too_long(&self, log: &LogId, ticket: u64, waiter: &Waiter) -> bool {
+        self.lock().get(log).is_some_and(|queue| queue.is_too_long(ticket, waiter))
     }
 
-    /// Returns the denial of a caller that has not joined and would wait for longer than it may.
-    fn too_long(&self, log: &LogId, ticket: u64, waiter: &Waiter) -> Option<Denied> {
-        self.lock().get(log)?.too_long(ticket, waiter)
+    /// Returns a part of a check that is denied behind those that wait for its log under the same quotas.
+    fn denied_part(&self, check: &Check) -> Option<(Check, Outcome)> {
+        let queues = self.lock();
+        check.costs().enumerate().find_map(|(index, (log, cost))| {
+            let (policy, outcome) = queues.get(log)?.behind_all(cost)?;
+            let is_same = policy.quotas() == log.policy.quotas();
+            is_same.then(|| (check.part(|it| it == index), outcome))
+        })
+    }
+
+    /// Makes an outcome's waits as long as those behind all that wait for its logs, or take places there once they wait no
+    /// longer for another one.
+    fn raise(&self, check: &Check, outcome: &mut Outcome) {
+        let queues = self.lock();
+        let turns = || {
+            let queue = |log, cost| queues.get(log).filter(|_| has_turns(log, cost));
+            check.costs().map(move |(log, cost)| (log, cost, queue(log, cost)))
+        };
+        let behind = turns().map(|(_, cost, queue)| queue?.behind_all(cost));
+        let behind: SmallVec<[_; 2]> = behind.collect();
+        let told = behind.iter().flatten().map(|(_, outcome)| outcome.logs()[0].wait_us());
+        let told_us = told.max().unwrap_or(0);
+        for (((log, cost, queue), behind), outcome) in turns().zip(&behind).zip(outcome.logs_mut())
+        {
+            match (queue, behind) {
+                (None, _) => {}
+                (_, Some((policy, behind))) if policy.quotas() == log.policy.quotas() => {
+                    let states = outcome.quotas_mut().iter_mut().zip(behind.logs()[0].quotas());
+                    states.for_each(|(state, it)| state.wait_us = state.wait_us.max(it.wait_us));
+                }
+                // They have other quotas, or wait for another log, and take their places here after that.
+                (Some(queue), _) => {
+                    queue.raise(outcome, &log.policy, cost, told_us);
+                    outcome.raise(if behind.is_some() { told_us } else { 0 });
+                }
+            }
+        }
     }
 
     /// Counts a caller among those that wait, if fewer than `most` do.
@@ -160,10 +190,7 @@ impl QueuedCaller<'_> {
     fn turn(&self) -> Turn {
         let mut queues = self.waiting.lock();
         // A wait that was ended is no longer in the queue, which may be gone.
-        if let Some(denied) = self.waiter.denied() {
-            return Turn::GiveUp(Some(denied));
-        }
-        queues.get_mut(&self.log).map_or(Turn::Check, |queue| queue.turn(self.ticket))
+        queues.get_mut(&self.log).map_or(Turn::GiveUp, |queue| queue.turn(self.ticket))
     }
 
     /// Takes note of what a check has learned about the log.

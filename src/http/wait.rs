@@ -38,7 +38,7 @@ async fn decide(check: Check, head: &Parts, config: &Config) -> WaitResult {
             Ok(Decision::Denied(denied))
         }
         Err(NotAdmitted::TooManyWaiters(_, None)) => {
-            deny_behind(&config.waiting, &config.store, check, None).await
+            deny_behind(&config.waiting, &config.store, check).await
         }
         Err(NotAdmitted::Store(error)) => Err(error),
     };

@@ -1,7 +1,7 @@
 //! [`Queue`]: the callers that wait for room in a log.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::policy::{Counts, Policy};
 use crate::time::micros;
-use crate::window::Denied;
+use crate::window::{BanState, Denied, LogOutcome, Outcome};
 
 /// After this time the first waiter checks again, although the place that it waits for is not free by
 /// time: a replaced policy, a cancellation or a reset can free one too, also in other processes.
@@ -23,22 +23,16 @@ pub(super) struct Waiter {
     /// The end of the longest wait that the caller accepts.
     pub(super) deadline: Option<Instant>,
     pub(super) wake: Notify,
-    denied: OnceLock<Denied>,
 }
 
 impl Waiter {
     pub(super) fn new(cost: u32, policy: Arc<Policy>, deadline: Option<Instant>) -> Self {
-        Self { cost, policy, deadline, wake: Notify::new(), denied: OnceLock::new() }
+        Self { cost, policy, deadline, wake: Notify::new() }
     }
 
     /// Returns whether there is no room for it before there is for another one, if neither is behind others.
     fn needs_as_much_as(&self, other: &Self) -> bool {
         self.cost >= other.cost && self.policy.quotas() == other.policy.quotas()
-    }
-
-    /// Returns the denial that has ended the wait.
-    pub(super) fn denied(&self) -> Option<Denied> {
-        self.denied.get().cloned()
     }
 }
 
@@ -49,8 +43,8 @@ pub(super) enum Turn {
     Check,
     /// Wait until it is woken, and at most until an instant if there is one.
     Wait(Option<Instant>),
-    /// Give up: the wait would be longer than it may be. There is a denial if the first waiter was denied.
-    GiveUp(Option<Denied>),
+    /// Give up: the wait would be longer than it may be.
+    GiveUp,
 }
 
 /// The waiters for a log by their tickets, which are in the order of arrival.
@@ -89,11 +83,10 @@ impl Queue {
         }
     }
 
-    /// Returns the denial of a caller that has not joined and would wait for longer than it may.
-    pub(super) fn too_long(&self, ticket: u64, waiter: &Waiter) -> Option<Denied> {
-        let denial = self.denial.as_ref()?;
-        let is_behind = self.is_before(ticket);
-        is_behind.then(|| too_long(denial, self.places_before(ticket), waiter, Instant::now()))?
+    /// Returns whether a caller that has not joined would wait for longer than it may.
+    pub(super) fn is_too_long(&self, ticket: u64, waiter: &Waiter) -> bool {
+        let is_too_long = |denial| is_too_long(denial, self.places_before(ticket), waiter);
+        self.is_before(ticket) && self.denial.as_ref().is_some_and(is_too_long)
     }
 
     /// Returns how many places the waiters with earlier tickets take.
@@ -105,42 +98,63 @@ impl Queue {
         }
     }
 
-    /// Returns the denial of a caller that can't join behind all waiters, if the first one was denied.
-    pub(super) fn behind_all(&self, cost: u32) -> Option<Denied> {
-        let denial = self.denial.as_ref()?;
-        Some(denied_behind(denial, told_behind(denial, self.places, cost)?, Instant::now()))
+    /// Returns what the log comes to for a request behind all that take places here, if the first of them was denied, and
+    /// under which policy that was. It is no strike.
+    pub(super) fn behind_all(&self, cost: u32) -> Option<(&Policy, Outcome)> {
+        let (denied, received) = self.denial.as_ref()?;
+        let (policy, ago_us) = (&*denied.check().logs[0].policy, micros(received.elapsed()));
+        let mut outcome = denied.outcome().clone();
+        outcome.timestamp = outcome.timestamp.map(|it| it + Duration::from_micros(ago_us));
+        let first_us = micros(denied.retry_after());
+        for log in outcome.logs_mut() {
+            self.raise(log, policy, cost, first_us);
+            log.raise(first_us);
+            *log = log.after(ago_us);
+            log.raise(1);
+            log.set_ban(BanState::default());
+        }
+        Some((policy, outcome))
+    }
+
+    /// Makes the waits of a request as long as they are behind all that take places here, the first of which has a wait.
+    ///
+    /// What a quota holds leaves within its window, however it is spread there. From then on each window has room for as
+    /// many places as requests of this cost can take: what is less than the cost stays free.
+    pub(super) fn raise(&self, log: &mut LogOutcome, policy: &Policy, cost: u32, first_us: u64) {
+        let places = self.taken + u64::from(cost);
+        let quotas = policy.quotas().iter().zip(log.quotas_mut());
+        for (quota, state) in quotas.filter(|_| !policy.refreshes()) {
+            let free = if state.is_full() { 0 } else { state.remaining() };
+            let (limit, window_us) =
+                (quota.limit() - quota.limit() % cost.max(1), quota.window_us());
+            if places > free.into() {
+                let windows = places.div_ceil(limit.max(1).into()) - 1;
+                let wait_us =
+                    first_us.max(window_us).saturating_add(windows.saturating_mul(window_us));
+                state.wait_us = state.wait_us.max(wait_us);
+            }
+        }
     }
 
     /// Returns what the waiter with a ticket has to do.
     pub(super) fn turn(&mut self, ticket: u64) -> Turn {
+        // Its wait was ended.
+        let Some(waiter) = self.waiters.get(&ticket) else { return Turn::GiveUp };
+        let (now, deadline) = (Instant::now(), waiter.deadline);
         if self.first() != Some(ticket) {
-            return self.turn_of_later(ticket);
+            // A check of the first one that takes long may let the deadline pass.
+            let is_over = deadline.is_some_and(|deadline| deadline <= now);
+            return if is_over { Turn::GiveUp } else { Turn::Wait(deadline) };
         }
         // The one before may look again later than this one may wait.
-        let deadline = self.waiters.get(&ticket).and_then(|it| it.deadline);
         match self.next_check.map(|at| deadline.map_or(at, |it| at.min(it))) {
-            Some(at) if at > Instant::now() => Turn::Wait(Some(at)),
+            Some(at) if at > now => Turn::Wait(Some(at)),
             _ => {
                 // If this check is dropped, the next waiter checks at once.
                 self.next_check = None;
                 Turn::Check
             }
         }
-    }
-
-    /// Returns what a waiter behind the first one has to do: it waits until it is woken, or until its
-    /// deadline, which a check of the first one that takes long may let pass.
-    fn turn_of_later(&self, ticket: u64) -> Turn {
-        let Some(waiter) = self.waiters.get(&ticket) else { return Turn::Wait(None) };
-        let now = Instant::now();
-        if waiter.deadline.is_none_or(|deadline| deadline > now) {
-            return Turn::Wait(waiter.deadline);
-        }
-        let behind = self.denial.as_ref().and_then(|denial| {
-            let wait = told_behind(denial, self.places_before(ticket), waiter.cost)?;
-            Some(denied_behind(denial, wait, now))
-        });
-        Turn::GiveUp(behind)
     }
 
     /// Keeps a denial of the first waiter, and ends the waits that are too long because of it. A denial
@@ -157,14 +171,10 @@ impl Queue {
         self.waiters.retain(|_, waiter| {
             // Without the first one there can be room sooner for one that needs less, and for those behind it.
             is_known &= places > 0 || waiter.needs_as_much_as(&first);
-            let denied = is_known.then(|| too_long(&denial, places, waiter, now)).flatten();
-            let stays = denied.is_none();
-            match denied {
-                None => places += u64::from(waiter.cost),
-                Some(denied) => {
-                    let _ = waiter.denied.set(denied);
-                    waiter.wake.notify_one();
-                }
+            let stays = !is_known || !is_too_long(&denial, places, waiter);
+            match stays {
+                true => places += u64::from(waiter.cost),
+                false => waiter.wake.notify_one(),
             }
             stays
         });
@@ -207,84 +217,26 @@ impl Queue {
     }
 }
 
-/// Returns the denial of a waiter behind others that take `before` places, if it is known that it
-/// would wait for longer than it may.
-fn too_long(
-    denial: &(Denied, Instant),
-    before: u64,
-    waiter: &Waiter,
-    now: Instant,
-) -> Option<Denied> {
-    let longest = micros(waiter.deadline?.saturating_duration_since(denial.1));
+/// Returns whether a waiter behind others that take `before` places is known to wait for longer than it may.
+fn is_too_long((denied, received): &(Denied, Instant), before: u64, waiter: &Waiter) -> bool {
+    let Some(deadline) = waiter.deadline else { return false };
+    let longest = micros(deadline.saturating_duration_since(*received));
     if waiter.policy.counts() == Counts::InFlight && longest > 0 {
         // A request in flight may be over at any time.
-        return None;
+        return false;
     }
     // Under other quotas, such as those of a larger plan, all that is known is the wait of the first one.
-    let is_same = has_quotas_of(&waiter.policy, &denial.0);
-    let (before, cost) = if is_same { (before, waiter.cost) } else { (0, 0) };
-    let (wait_us, _) = wait_behind(denial, before, cost)?;
-    let told = told_behind(denial, before, cost)?;
-    (wait_us > longest).then(|| denied_behind(denial, told, now))
-}
-
-/// Returns whether a denial in a queue is one under the quotas of a policy, and not under those of another plan or of before.
-pub(super) fn has_quotas_of(policy: &Policy, denied: &Denied) -> bool {
-    denied.check().logs[0].policy.quotas() == policy.quotas()
-}
-
-/// Returns how long after the denial of the first waiter a request has room at the earliest, behind
-/// others that take `before` places, and the index of the quota that decides this.
-///
-/// From the instant on at which the first waiter has room, every window admits `limit` places at most.
-/// So the n-th place after it is `n / limit` windows later, or more.
-fn wait_behind((denied, _): &(Denied, Instant), before: u64, cost: u32) -> Option<(u64, usize)> {
-    let places = before + u64::from(cost);
-    let windows = |limit: u32| places.div_ceil(u64::from(limit.max(1))).saturating_sub(1);
-    let quotas = denied.usage().quotas().enumerate();
-    let waits = quotas.map(|(index, (policy, quota, state))| {
+    let is_same = denied.check().logs[0].policy.quotas() == waiter.policy.quotas();
+    let places = if is_same { before + u64::from(waiter.cost) } else { 0 };
+    // From the instant on at which the first waiter has room, every window admits `limit` places at most.
+    // So the n-th place after it is `n / limit` windows later, or more.
+    let windows_us = denied.usage().quotas().map(|(policy, quota, _)| {
         // A request in flight may be over at any time, and those before it may have its value.
         let window_us = if policy.refreshes() { 0 } else { quota.window_us() };
-        (windows(quota.limit()).saturating_mul(window_us), state.wait(), index)
+        let windows = places.div_ceil(u64::from(quota.limit().max(1))).saturating_sub(1);
+        windows.saturating_mul(window_us)
     });
-    let (windows_us, _, index) = waits.max()?;
-    Some((windows_us.saturating_add(micros(denied.retry_after())), index))
-}
-
-/// Returns what [`wait_behind`] does, but never too short. What a quota holds now leaves within its window, however it is
-/// spread there, and what is free under one that does not deny may be used up by those before.
-fn told_behind(denial: &(Denied, Instant), before: u64, cost: u32) -> Option<(u64, usize)> {
-    let first = wait_behind(denial, before, cost)?;
-    let (places, first_us) = (before + u64::from(cost), micros(denial.0.retry_after()));
-    let quotas = denial.0.usage().quotas().enumerate();
-    let waits = quotas.filter_map(|(index, (policy, quota, state))| {
-        let free = if state.is_full() { 0 } else { state.remaining() };
-        let beyond = places.saturating_sub(u64::from(free));
-        if beyond == 0 || policy.refreshes() {
-            return None;
-        }
-        let (limit, window_us) = (places_of(quota.limit(), cost), quota.window_us());
-        let (from_us, windows) = match state.is_full() {
-            true => (first_us.max(window_us), places.div_ceil(limit) - 1),
-            false => (first_us, beyond.div_ceil(limit)),
-        };
-        Some((windows.saturating_mul(window_us).saturating_add(from_us), index))
-    });
-    waits.chain([first]).max()
-}
-
-/// Returns how many places of a limit requests of one cost take: what is less than the cost stays free.
-pub(super) fn places_of(limit: u32, cost: u32) -> u64 {
-    u64::from((limit - limit % cost.max(1)).max(1))
-}
-
-fn denied_behind(
-    (denied, received): &(Denied, Instant),
-    (wait_us, quota): (u64, usize),
-    now: Instant,
-) -> Denied {
-    let elapsed_us = micros(now.saturating_duration_since(*received));
-    denied.behind(elapsed_us, quota, wait_us)
+    micros(denied.retry_after()).saturating_add(windows_us.max().unwrap_or(0)) > longest
 }
 
 #[cfg(test)]

@@ -31,12 +31,12 @@ async fn later_waiter_bounds_no_earlier_caller() {
         let join_late = || waiting.join((&check, log()), late, waiter(4, None), in_60_s.clone());
         let joined = (!joins_first).then(join_late);
         let early_waiter = waiter(1, Some(deadline));
-        assert!(waiting.too_long(&log(), early, &early_waiter).is_none(), "room in time");
+        assert!(!waiting.is_too_long(&log(), early, &early_waiter), "room in time");
         let early = waiting.join((&check, log()), early, early_waiter, in_50_s.clone());
         let late = joined.unwrap_or_else(join_late);
         assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
-        let between = waiting.too_long(&log(), between, &waiter(1, Some(deadline)));
-        assert!(between.is_none(), "two of them have room in time");
+        let between = waiting.is_too_long(&log(), between, &waiter(1, Some(deadline)));
+        assert!(!between, "two of them have room in time");
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
-use super::queue::{Turn, Waiter, has_quotas_of, places_of};
+use super::queue::{Turn, Waiter};
 use super::{WaitError, Waiting, has_turns};
 use crate::error::StoreError;
 use crate::policy::Counts;
@@ -111,7 +111,7 @@ async fn wait_in_order<S>(
                 let log = &check.logs[behind];
                 let waiter = Waiter::new(check.cost_in(behind), log.policy.clone(), deadline);
                 // The first in the queue of a single log looks for all.
-                if check.logs.len() > 1 && waiting.too_long(log, ticket, &waiter).is_none() {
+                if check.logs.len() > 1 && !waiting.is_too_long(log, ticket, &waiter) {
                     counted = counted.or_else(|| waiting.count(max_waiters));
                     // Meanwhile it has its place in the order, if it may wait, and takes none in the log.
                     place_before = counted.as_ref().map(|_| {
@@ -130,9 +130,9 @@ async fn wait_in_order<S>(
         };
         let log = check.logs[index].clone();
         let waiter = Waiter::new(check.cost_in(index), log.policy.clone(), deadline);
-        if let Some(behind) = waiting.too_long(&log, ticket, &waiter) {
+        if waiting.is_too_long(&log, ticket, &waiter) {
             drop(place_before);
-            return give_up(waiting, store, check, (log, Some(behind))).await;
+            return give_up(waiting, store, check).await;
         }
         counted = counted.or_else(|| waiting.count(max_waiters));
         if counted.is_none() {
@@ -144,11 +144,10 @@ async fn wait_in_order<S>(
         drop(place_before.take());
         while denied.is_none() {
             match place.turn() {
-                Turn::GiveUp(behind) => {
-                    let behind = (place.log.clone(), behind);
+                Turn::GiveUp => {
                     // Those that go on are no longer behind it.
                     drop(place);
-                    return give_up(waiting, store, check, behind).await;
+                    return give_up(waiting, store, check).await;
                 }
                 Turn::Wait(None) => place.waiter.wake.notified().await,
                 Turn::Wait(Some(at)) => {
@@ -228,7 +227,7 @@ async fn peek_before_waiting<S>(
         && let Decision::Denied(denied) = Decision::new(check.clone(), outcome.clone())
     {
         worth_a_wait(denied, deadline).map_err(|not_admitted| {
-            raise(waiting, check, &mut outcome, &waiting.denials_behind(check));
+            waiting.raise(check, &mut outcome);
             let decision = Decision::new(check.clone(), outcome);
             report(&decision, false);
             if let Decision::Denied(denied) = decision {
@@ -241,14 +240,13 @@ async fn peek_before_waiting<S>(
     Ok(())
 }
 
-/// Ends a wait behind others in the queue of a log, whose denial is known if the first of them was denied.
+/// Ends a wait behind others.
 async fn give_up<S>(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: Check,
-    (log, denied): (LogId, Option<Denied>),
 ) -> Result<Admitted, NotAdmitted<S>> {
-    match deny_behind(waiting, store, check, denied.map(|denied| (log, denied))).await? {
+    match deny_behind(waiting, store, check).await? {
         // Not counted, in an outage.
         Decision::Admitted(admitted) => Ok(admitted),
         Decision::Denied(denied) => Err(NotAdmitted::Denied(denied)),
@@ -261,21 +259,15 @@ pub(crate) async fn deny_behind(
     waiting: &Waiting,
     store: &Arc<dyn Store>,
     check: Check,
-    known: Option<(LogId, Denied)>,
 ) -> Result<Decision, StoreError> {
-    let behind: Vec<_> = waiting.denials_behind(&check).into_iter().chain(known).collect();
-    let first = behind.first().map(|(_, denied)| denied.clone());
-    if let Some(first) = &first
-        && check.logs.len() == 1
-        && has_quotas_of(&check.logs[0].policy, first)
-    {
-        let decision = Decision::Denied(first.clone());
-        report(&decision, false);
-        return Ok(decision);
-    }
-    let outcome = store.peek(&check).await.map(|mut outcome| {
+    let behind = waiting.denied_part(&check);
+    let outcome = match &behind {
+        Some((_, outcome)) if check.logs.len() == 1 => Ok(outcome.clone()),
+        _ => store.peek(&check).await,
+    };
+    let outcome = outcome.map(|mut outcome| {
         outcome.admitted = false;
-        raise(waiting, &check, &mut outcome, &behind);
+        waiting.raise(&check, &mut outcome);
         if outcome.fits() {
             // There is room, for those that wait.
             let waits = |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.taken(log) > 0;
@@ -286,43 +278,10 @@ pub(crate) async fn deny_behind(
         }
         outcome
     });
-    match (conclude(check, outcome, false)?, first) {
+    match (conclude(check, outcome, false)?, behind) {
         // In an outage `Open` admits what can't be decided: the denial of the one log stays.
-        (Decision::Admitted(_), Some(first)) => Ok(Decision::Denied(first)),
+        (Decision::Admitted(_), Some((part, outcome))) => Ok(Decision::new(part, outcome)),
         (decision, _) => Ok(decision),
-    }
-}
-
-/// Makes an outcome's waits as long as those behind others that wait for logs. What these take in other logs, or under other
-/// quotas, leaves a window after the last of them.
-fn raise(waiting: &Waiting, check: &Check, outcome: &mut Outcome, behind: &[(LogId, Denied)]) {
-    let told_us = behind.iter().map(|(_, it)| micros(it.retry_after())).max().unwrap_or(0);
-    for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
-        let mut here = behind.iter().filter(|(it, _)| it == log).map(|(_, denied)| denied);
-        if let Some(denied) = here.clone().find(|denied| has_quotas_of(&log.policy, denied)) {
-            let waits = denied.usage().quotas().map(|(_, _, state)| state.wait_us);
-            for (state, wait_us) in outcome.quotas_mut().iter_mut().zip(waits) {
-                state.wait_us = state.wait_us.max(wait_us);
-            }
-            continue;
-        }
-        let of_others = waiting.taken(log);
-        let is_known = !log.policy.refreshes() && cost > 0 && of_others > 0;
-        let states = log.policy.quotas().iter().zip(outcome.quotas_mut());
-        for (quota, state) in states.filter(|_| is_known) {
-            let free = if state.is_full() { 0 } else { state.remaining() };
-            let beyond = (of_others + u64::from(cost)).saturating_sub(free.into());
-            if beyond > 0 {
-                let windows = beyond.div_ceil(places_of(quota.limit(), cost));
-                let later_us = windows.saturating_mul(quota.window_us());
-                state.wait_us = state.wait_us.max(told_us.saturating_add(later_us));
-            }
-        }
-        if here.next().is_some()
-            && let Some(state) = outcome.quotas_mut().last_mut()
-        {
-            state.wait_us = state.wait_us.max(told_us);
-        }
     }
 }
 

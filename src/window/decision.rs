@@ -220,21 +220,8 @@ impl Denied {
         self
     }
 
-    /// Returns the denial of a caller that waits behind this one, `elapsed_us` later. It has room
-    /// under the quota of an index in [`Usage::quotas`] `wait_us` after this denial.
-    pub(crate) fn behind(&self, elapsed_us: u64, quota: usize, wait_us: u64) -> Self {
-        let mut denied = self.clone();
-        let outcome = &mut denied.usage.decided.outcome;
-        outcome.timestamp = outcome.timestamp.map(|it| it + Duration::from_micros(elapsed_us));
-        let states = outcome.logs_mut().iter_mut().flat_map(LogOutcome::quotas_mut);
-        for (index, state) in states.enumerate() {
-            *state = state.after(elapsed_us);
-            if index == quota {
-                state.wait_us = wait_us.saturating_sub(elapsed_us).max(1);
-            }
-        }
-        outcome.logs_mut().iter_mut().for_each(|log| log.set_ban(BanState::default()));
-        denied
+    pub(crate) fn outcome(&self) -> &Outcome {
+        &self.usage.decided.outcome
     }
 }
 

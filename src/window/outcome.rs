@@ -117,6 +117,13 @@ impl LogOutcome {
         Self { quotas, ..*self }
     }
 
+    /// Makes the log's wait at least so long.
+    pub(crate) fn raise(&mut self, wait_us: u64) {
+        if let Some(state) = self.quotas.last_mut() {
+            state.wait_us = state.wait_us.max(wait_us);
+        }
+    }
+
     pub(crate) fn quotas_mut(&mut self) -> &mut [QuotaState] {
         &mut self.quotas
     }
