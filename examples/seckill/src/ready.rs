@@ -78,8 +78,9 @@ impl Standstill {
                     error.to_string().trim_end_matches('.')
                 ),
                 hint: "Is Redis up, reachable from this server, and ready for writes, with the replicas of \
-                       --min-replicas? Does it, or do the Sentinels, take the login of --redis? The log says why \
-                       there is no connection. Once it is, the sale goes on by itself."
+                       --min-replicas? Does it, or do the Sentinels, take the login of --redis, and has that the \
+                       rights of SECURITY.md? The log says why there is no connection. Once it is, the sale goes on \
+                       by itself."
                     .into(),
                 is_whole,
             },

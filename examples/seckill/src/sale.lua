@@ -150,18 +150,27 @@ local function seen(refused)
   return reply('done', refused, 0, 0, level)
 end
 if op == 'tick' then
-  -- A Redis that takes no writes is found out before anybody orders.
-  local refused = redis.pcall('SET', stock, known).err
-  if refused then
-    return seen(refused)
+  -- A Redis that takes no writes, or not all of them from this user, is found out before anybody orders.
+  local nothing = {
+    { 'SET', stock, known }, { 'ZADD', unpaid, 'XX', 0, '' }, { 'ZREM', unpaid, '' }, { 'ZPOPMIN', line, 0 },
+    { 'HDEL', returned, '' }, { 'HSET', returned, '', '' }, { 'HDEL', returned, '' },
+  }
+  for _, command in ipairs(nothing) do
+    local told = redis.pcall(unpack(command))
+    if type(told) == 'table' and told.err then
+      return seen(told.err)
+    end
   end
 end
+-- A user may lack a right, and Redis takes nothing back of what was changed before it says so. What is written first does
+-- no harm without the rest.
 local function give_back(order)
   local user = call('HGET', orders, order)
-  if user then
+  if user and not call('HGET', paid, order) then
+    call('HDEL', returned, order)
+    call('HSET', returned, order, user)
     call('HDEL', orders, order)
     call('HDEL', buyers, user)
-    call('HSET', returned, order, user)
     sold = sold - 1
   end
   call('ZREM', unpaid, order)
@@ -170,7 +179,7 @@ end
 if op == 'order' then
   local held = call('HGET', buyers, subject)
   local deadline = held and tonumber(call('ZSCORE', unpaid, held))
-  if deadline and deadline <= now_us then
+  if deadline and deadline <= now_us and not call('HGET', paid, held) then
     give_back(held)
   elseif held then
     -- The same order again: the reply to the first call was lost.
@@ -195,16 +204,16 @@ if op == 'order' then
   if sold >= pieces then
     return reply('sold-out')
   end
+  local deadline = 0
+  if pay_us > 0 then
+    deadline = now_us + pay_us
+    call('ZADD', unpaid, deadline, value)
+  end
   call('HSET', buyers, subject, value)
   call('HSET', orders, value, subject)
   history = history + 1
   if opening then
     call('ZREM', turns, subject)
-  end
-  local deadline = 0
-  if pay_us > 0 then
-    deadline = now_us + pay_us
-    call('ZADD', unpaid, deadline, value)
   end
   return reply('placed', value, deadline)
 end

@@ -106,7 +106,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         static UNAVAILABLE: Throttle = Throttle::new();
         let wait = error.retry_after().unwrap_or(Duration::from_secs(1));
-        UNAVAILABLE.log(|times| tracing::warn!(%error, times, "the store does not answer"));
+        let refuses = matches!(error, StoreError::Refused { .. });
+        let what = if refuses { "the store refuses" } else { "the store does not answer" };
+        UNAVAILABLE.log(|times| tracing::warn!(%error, times, "{what}"));
         Self::reduced_capacity(wait)
     }
 }
