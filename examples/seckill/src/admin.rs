@@ -21,7 +21,6 @@ use crate::policies::{Changes, Fleet, USER, shown};
 use crate::routes::{PathText, Shop};
 use example_support::admin::{PageQuery, no_page, page};
 use example_support::flags::penalty_length;
-use example_support::policies::PutError;
 use example_support::problem::{Problem, WholeBody, whole_seconds};
 
 /// What the routes share.
@@ -199,26 +198,16 @@ async fn change(
 ) -> Result<Json<Value>, Problem> {
     let name = name.ok().map(|Path(name)| name).filter(|name| fleet.set().has(name));
     let name = name.ok_or_else(unknown_policy)?;
-    fleet.look().await?;
-    let present = fleet.present().await.changeable().map_err(|problem| {
-        problem.detail("Nothing was changed. Change them at a newer server. If none runs, delete PREFIX:policies in Redis.")
-    })?;
-    let mut changes: Changes = present.document.unwrap_or_default();
-    match quotas {
-        Some(quotas) => changes.insert(name, quotas),
-        None => changes.remove(&name),
+    let edit = |changes: Option<Changes>| {
+        let mut changes = changes.unwrap_or_default();
+        match quotas {
+            Some(quotas) => changes.insert(name, quotas),
+            None => changes.remove(&name),
+        };
+        Ok(changes)
     };
-    match fleet.put(changes, version.unwrap_or(present.version)).await {
-        Ok(_) => Ok(Json(shown(fleet).await)),
-        Err(PutError::Unusable(why)) => Err(bad_policy(why)),
-        Err(PutError::Store(error)) => Err(Problem::of_unconfirmed_change(error)),
-        Err(changed @ PutError::Changed { present }) => {
-            let title = "Another operator was faster";
-            Err(Problem::new(StatusCode::CONFLICT, "not-changed", title)
-                .detail(format!("Look at the policies, and try again: {changed}."))
-                .member("version", present))
-        }
-    }
+    fleet.change(version, edit, bad_policy).await?;
+    Ok(Json(shown(fleet).await))
 }
 
 fn unknown_policy() -> Problem {

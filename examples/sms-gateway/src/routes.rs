@@ -9,13 +9,13 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
-use example_support::policies::{Present, PutError};
-use example_support::problem::{Problem, UNCHANGED, WholeBody, with_fallbacks};
+use example_support::policies::Present;
+use example_support::problem::{Problem, WholeBody, with_fallbacks};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::gateway::Gateway;
-use crate::levels::Document;
+use crate::levels::{Document, DocumentError};
 use crate::message::{Message, unreadable};
 
 /// The longest message, in bytes.
@@ -69,7 +69,8 @@ async fn replace_policies(State(gateway): Shared, body: WholeBody) -> Result<Jso
     let Replacement { version, policies } = body.object().map_err(|error| {
         unreadable(format!("The body is not JSON as GET /policies shows it: {error}."))
     })?;
-    put_document(&gateway, policies, version).await
+    let version = gateway.policies.put(policies, version, bad_document).await?;
+    Ok(Json(json!({ "version": version })))
 }
 
 type Target = Result<Path<String>, PathRejection>;
@@ -94,39 +95,23 @@ async fn change(
     target: Target,
     limit: Option<String>,
 ) -> Result<Json<Value>, Problem> {
-    let unchanged = |error| Problem::from(error).detail(UNCHANGED);
-    gateway.policies.look().await.map_err(unchanged)?;
-    let way_out =
-        "Nothing was changed. Replace all of them by PUT /policies, or use a newer gateway.";
-    let present = gateway.policies.present().await.changeable();
-    let version = present.map_err(|problem| problem.detail(way_out))?.version;
-    let mut document = gateway.policies.set().document();
-    if !target.is_ok_and(|Path(target)| document.change(&target, limit)) {
+    let edit = |_| {
+        let mut document = gateway.policies.set().document();
+        if target.is_ok_and(|Path(target)| document.change(&target, limit)) {
+            return Ok(document);
+        }
         let title = "There is no such limit";
-        return Err(Problem::new(StatusCode::NOT_FOUND, "unknown-limit", title).detail(
+        Err(Problem::new(StatusCode::NOT_FOUND, "unknown-limit", title).detail(
             "There are receiver, which can't be deleted, institutions/NAME, channels/NAME and \
              destinations/+49.",
-        ));
-    }
-    put_document(gateway, document, version).await
+        ))
+    };
+    let version = gateway.policies.change(None, edit, bad_document).await?;
+    Ok(Json(json!({ "version": version })))
 }
 
-async fn put_document(
-    gateway: &Gateway,
-    document: Document,
-    version: u64,
-) -> Result<Json<Value>, Problem> {
-    match gateway.policies.put(document, version).await {
-        Ok(version) => Ok(Json(json!({ "version": version }))),
-        Err(PutError::Unusable(error)) => Err(bad(format!("Nothing was changed: {error}."))),
-        Err(PutError::Changed { present }) => {
-            let title = "The policies have changed meanwhile";
-            Err(Problem::new(StatusCode::CONFLICT, "changed", title)
-                .member("version", present)
-                .detail("Nothing was changed. GET them again, and then send the change again."))
-        }
-        Err(PutError::Store(error)) => Err(Problem::of_unconfirmed_change(error)),
-    }
+fn bad_document(error: DocumentError) -> Problem {
+    bad(format!("Nothing was changed: {error}."))
 }
 
 fn bad(detail: String) -> Problem {

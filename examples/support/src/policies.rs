@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 use tower_sliding_window::{RedisCommands, RedisScript, StoreError};
 
-use crate::problem::Problem;
+use crate::problem::{Problem, UNCHANGED};
 
 /// How often a server looks for a new version.
 const LOOK: Duration = Duration::from_secs(1);
@@ -61,14 +61,17 @@ pub struct Present<D> {
 impl<D> Present<D> {
     /// Returns it for a change of a part, which keeps the rest. A 409 if the document in Redis can't be used: its rest
     /// is not known here.
-    pub fn changeable(self) -> Result<Self, Problem> {
+    fn changeable(self) -> Result<Self, Problem> {
         if self.version == self.version_of_document {
             return Ok(self);
         }
         let title = "This server can't use the policies that are in Redis";
         Err(Problem::new(StatusCode::CONFLICT, "policies-not-read", title)
             .member("version", self.version)
-            .detail("Nothing was changed. Change them with a server that can, such as one that is newer."))
+            .detail(
+                "Nothing was changed. Change them at a newer server. If none runs, delete PREFIX:policies in Redis, or \
+                 replace all of them where there is a route for that.",
+            ))
     }
 }
 
@@ -161,14 +164,30 @@ impl<S: PolicySet> SharedPolicies<S> {
         Ok(())
     }
 
+    /// Changes a part of the document, which is `None` if no operator has changed anything, and keeps the rest. An
+    /// operator may have seen another `version` than the present one, which is an error. `bad` is that of
+    /// [`SharedPolicies::put`].
+    pub async fn change(
+        &self,
+        version: Option<u64>,
+        edit: impl FnOnce(Option<S::Document>) -> Result<S::Document, Problem>,
+        bad: impl FnOnce(S::Error) -> Problem,
+    ) -> Result<u64, Problem> {
+        self.look().await.map_err(|error| Problem::from(error).detail(UNCHANGED))?;
+        let present = self.present().await.changeable()?;
+        let document = edit(present.document)?;
+        self.put(document, version.unwrap_or(present.version), bad).await
+    }
+
     /// Replaces the document, whose version must be the `expected` one: here at once, and on the other
-    /// servers within about a second. Returns the new version.
+    /// servers within about a second. Returns the new version. `bad` tells why it can't be used.
     pub async fn put(
         &self,
         document: S::Document,
         expected: u64,
-    ) -> Result<u64, PutError<S::Error>> {
-        self.set.check(&document).map_err(PutError::Unusable)?;
+        bad: impl FnOnce(S::Error) -> Problem,
+    ) -> Result<u64, Problem> {
+        self.set.check(&document).map_err(bad)?;
         let text = json(&document)?;
         let mut state = self.state.lock().await;
         // One that no other document has had: after a failover Redis may forget some.
@@ -176,11 +195,17 @@ impl<S: PolicySet> SharedPolicies<S> {
         let version = (time.as_millis() as u64).max(expected.saturating_add(1));
         let present = state.version;
         let (is_replaced, present) = match &self.redis {
-            Some(redis) => redis.put(expected, version, &text).await?,
+            Some(redis) => {
+                let put = redis.put(expected, version, &text).await;
+                put.map_err(Problem::of_unconfirmed_change)?
+            }
             None => (present == expected, present),
         };
         if !is_replaced {
-            return Err(PutError::Changed { present });
+            let title = "The policies have changed meanwhile";
+            return Err(Problem::new(StatusCode::CONFLICT, "not-changed", title)
+                .member("version", present)
+                .detail("Nothing was changed. Look at the policies, and send the change again."));
         }
         state.version = version;
         self.apply(version, document, &mut state);
@@ -247,18 +272,6 @@ impl Hash {
     }
 }
 
-/// Why a document was not replaced.
-#[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say it")]
-pub enum PutError<E> {
-    #[error("{0}")]
-    Unusable(E),
-    #[error("the policies have the version {present} by now")]
-    Changed { present: u64 },
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
 #[cfg(test)]
 mod tests {
     use test_support::{Redis, eventually};
@@ -285,6 +298,10 @@ mod tests {
         }
     }
 
+    fn bad(why: &str) -> Problem {
+        Problem::plain(StatusCode::BAD_REQUEST).detail(why)
+    }
+
     fn limit(server: &SharedPolicies<Limit>) -> u32 {
         *lock(&server.set().0)
     }
@@ -301,9 +318,9 @@ mod tests {
     async fn what_cannot_be_used_is_kept_out() {
         let redis = Redis::start().await;
         let server = server(&redis).await;
-        assert!(matches!(server.put(0, 0).await, Err(PutError::Unusable(_))));
+        assert_eq!(server.put(0, 0, bad).await.unwrap_err().status(), StatusCode::BAD_REQUEST);
         assert!(!redis.run::<bool>(&["EXISTS", "shop:policies"]).await);
-        let mut version = server.put(7, 0).await.unwrap();
+        let mut version = server.put(7, 0, bad).await.unwrap();
         for document in ["{", "-1", "0"] {
             let newer = (version + 1).to_string();
             let hset = ["HSET", "shop:policies", "version", &newer, "document", document];
@@ -313,7 +330,7 @@ mod tests {
             let present = server.present().await;
             assert!(present.is_stale && present.changeable().is_err(), "{document}");
             // No operator was faster than the one who replaces it.
-            version = server.put(7, server.present().await.version).await.unwrap();
+            version = server.put(7, server.present().await.version, bad).await.unwrap();
             let present = server.present().await;
             assert!(!present.is_stale && present.changeable().is_ok());
         }
@@ -323,7 +340,7 @@ mod tests {
     async fn a_look_reads_no_more_than_the_version_and_renews_the_ttl() {
         let redis = Redis::start().await;
         let (one, two) = (server(&redis).await, server(&redis).await);
-        one.put(7, 0).await.unwrap();
+        one.put(7, 0, bad).await.unwrap();
         for _ in 0..10 {
             redis.run::<()>(&["PEXPIRE", "shop:policies", "60000"]).await;
             one.look().await.unwrap();
@@ -339,9 +356,9 @@ mod tests {
     async fn the_newest_policies_outlast_a_loss_whoever_looks_first() {
         let mut redis = Redis::start().await;
         let (one, two) = (server(&redis).await, server(&redis).await);
-        let version = one.put(7, 0).await.unwrap();
+        let version = one.put(7, 0, bad).await.unwrap();
         two.look().await.unwrap();
-        let newer = one.put(8, version).await.unwrap();
+        let newer = one.put(8, version, bad).await.unwrap();
         redis.restart().await;
         for server in [&two, &one, &two] {
             eventually("the server looks again", async || server.look().await.is_ok()).await;

@@ -18,7 +18,7 @@ use crate::logs::Throttle;
 use crate::server::IO_TIMEOUT;
 
 /// What became of a change that Redis has refused, or that was not sent.
-pub const UNCHANGED: &str = "Nothing was changed: Redis does not answer, or refuses it.";
+pub(crate) const UNCHANGED: &str = "Nothing was changed: Redis does not answer, or refuses it.";
 
 /// A response that says what went wrong.
 #[derive(Debug)]
