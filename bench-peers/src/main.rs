@@ -41,10 +41,9 @@ struct Arguments {
     /// The requests of a burst in `flagship` and `peers`.
     #[arg(long, global = true, default_value = "20000", value_name = "N")]
     requests: NonZeroU64,
-    /// Also writes the tables into this page, in place of those below the same headings, and all single figures
-    /// into a file beside it that ends in `.tsv`.
+    /// Also writes all single figures into this file, in place of the old ones of the same tables.
     #[arg(long, global = true, value_name = "FILE")]
-    markdown: Option<PathBuf>,
+    tsv: Option<PathBuf>,
 }
 
 #[derive(Clone, PartialEq, Subcommand)]
@@ -96,33 +95,33 @@ fn main() -> Result<()> {
 
 async fn measure(arguments: &Arguments) -> Result<()> {
     let (rounds, requests) = (arguments.rounds.get(), arguments.requests.get());
-    let page = &Page::new(arguments)?;
+    let output = &Output::new(arguments)?;
     let wants = |one| arguments.command == one || arguments.command == Command::All;
     if wants(Command::Flagship) {
-        page.write(rounds, flagship::run(rounds, requests)).await?;
+        output.write(rounds, flagship::run(rounds, requests)).await?;
     }
     if wants(Command::Fleet) {
-        page.write(rounds, fleet::run(rounds)).await?;
+        output.write(rounds, fleet::run(rounds)).await?;
     }
     if wants(Command::Peers) {
-        page.write(rounds, peers::run(rounds, requests)).await?;
+        output.write(rounds, peers::run(rounds, requests)).await?;
     }
     if wants(Command::Bots) {
-        page.write(rounds, bots::run(rounds)).await?;
+        output.write(rounds, bots::run(rounds)).await?;
     }
     if wants(Command::Exactness) {
-        page.write(1, exactness::run()).await?;
+        output.write(1, exactness::run()).await?;
     }
     Ok(())
 }
 
-/// Where tables are written to, and what was measured on which machine.
-struct Page {
-    file: Option<PathBuf>,
+/// Where figures are written to, and what was measured on which machine.
+struct Output {
+    tsv: Option<PathBuf>,
     measured: String,
 }
 
-impl Page {
+impl Output {
     fn new(arguments: &Arguments) -> Result<Self> {
         let program = Program::new("git").args(["describe", "--always", "--dirty"]).output()?;
         let processors = fs::read_to_string("/proc/cpuinfo")?;
@@ -135,17 +134,17 @@ impl Page {
             processor.unwrap_or("an unknown processor"),
             redis.split(" sha=").next().unwrap_or_default(),
         );
-        Ok(Self { file: arguments.markdown.clone(), measured })
+        Ok(Self { tsv: arguments.tsv.clone(), measured })
     }
 
-    /// Measures a table in so many rounds, prints it, and writes it into the file.
+    /// Measures a table in so many rounds, prints it, and writes its figures into the file.
     async fn write(&self, rounds: usize, run: impl Future<Output = Result<Table>>) -> Result<()> {
         let load = fs::read_to_string("/proc/loadavg")?;
         let load = load.split_whitespace().next().unwrap_or_default();
         let table = run.await?;
         let caption = format!("{}, rounds {rounds}, load average before {load}.", self.measured);
         println!("\n## {}\n\n{caption}\n\n{table}", table.title);
-        self.file.as_ref().map_or(Ok(()), |file| table.write_into(file, &caption))
+        self.tsv.as_ref().map_or(Ok(()), |file| table.write_into(file))
     }
 }
 

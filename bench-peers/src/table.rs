@@ -34,24 +34,12 @@ impl Table {
         self.row(name, [of, base, ratios, vec![at_most]]);
     }
 
-    /// Replaces the table below the heading of this one in a page, and its figures in the file beside it. What is
-    /// not there yet is added at the end.
-    pub(crate) fn write_into(&self, page: &Path, caption: &str) -> Result<()> {
-        let text = read(page)?;
-        let heading = format!("## {}\n", self.title);
-        let (before, after) = match text.split_once(&heading) {
-            Some((before, section)) => {
-                let hint = || format!("{}: no table below {heading:?}", page.display());
-                let start = section.find("\n|").with_context(hint)? + 1;
-                let end = section[start..].find("\n\n").map_or(section.len(), |it| start + it + 1);
-                (before, &section[end..])
-            }
-            None => (&*text, ""),
+    /// Writes the figures into a file, in place of the old ones of this table.
+    pub(crate) fn write_into(&self, file: &Path) -> Result<()> {
+        let old = match fs::read_to_string(file) {
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            text => text.with_context(|| format!("can't read {}", file.display()))?,
         };
-        fs::write(page, format!("{before}{heading}\n{caption}\n\n{self}{after}"))?;
-
-        let file = page.with_extension("tsv");
-        let old = read(&file)?;
         let of_this = format!("{}\t", self.title);
         let mut lines: Vec<String> =
             old.lines().filter(|line| !line.starts_with(&of_this)).map(str::to_owned).collect();
@@ -62,7 +50,7 @@ impl Table {
                 lines.push(format!("{of_this}{name}\t{column}\t{}", figures.join(" ")));
             }
         }
-        fs::write(&file, lines.join("\n") + "\n")?;
+        fs::write(file, lines.join("\n") + "\n")?;
         Ok(())
     }
 }
@@ -89,13 +77,6 @@ impl fmt::Display for Table {
             }
         }
         Ok(())
-    }
-}
-
-fn read(file: &Path) -> Result<String> {
-    match fs::read_to_string(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        text => text.with_context(|| format!("can't read {}", file.display())),
     }
 }
 
@@ -147,23 +128,15 @@ mod tests {
     }
 
     #[test]
-    fn a_new_table_takes_the_place_of_the_old_one() {
-        let page = std::env::temp_dir().join(format!("bench-peers-{}.md", std::process::id()));
-        let others =
-            "# Page\n\n## First\n\nOld.\n\n| a |\n|---|\n| b |\n\nProse.\n\n## Other\n\n| c |\n";
-        fs::write(&page, others).unwrap();
+    fn new_figures_take_the_place_of_the_old_ones() {
+        let file = std::env::temp_dir().join(format!("bench-peers-{}.tsv", std::process::id()));
+        fs::write(&file, "First\tours\tµs\t1\nOther\tours\tµs\t1\n").unwrap();
         let mut table = Table::new("First", &["µs"]);
-        for figure in [1.5, 2.5] {
-            table.rows.clear();
-            table.row("ours", [vec![figure, figure]]);
-            table.write_into(&page, "New.").unwrap();
-        }
-        let expected = "# Page\n\n## First\n\nNew.\n\n|      |   µs |\n|------|-----:|\n| ours | 2.50 |\n\n\
-                        Prose.\n\n## Other\n\n| c |\n";
-        assert_eq!(fs::read_to_string(&page).unwrap(), expected);
-        let figures = page.with_extension("tsv");
-        assert_eq!(fs::read_to_string(&figures).unwrap(), "First\tours\tµs\t2.5 2.5\n");
-        fs::remove_file(page).unwrap();
-        fs::remove_file(figures).unwrap();
+        table.row("ours", [vec![2.5, 2.5]]);
+        assert_eq!(table.to_string(), "|      |   µs |\n|------|-----:|\n| ours | 2.50 |\n");
+        table.write_into(&file).unwrap();
+        let expected = "Other\tours\tµs\t1\nFirst\tours\tµs\t2.5 2.5\n";
+        assert_eq!(fs::read_to_string(&file).unwrap(), expected);
+        fs::remove_file(file).unwrap();
     }
 }
