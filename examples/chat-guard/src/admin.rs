@@ -74,7 +74,8 @@ async fn impose(
 ) -> Result<Json<Value>, Problem> {
     let Wanted { length } = body.object().map_err(|why| bad_mute(&why))?;
     let length = penalty_length(&length).map_err(|why| bad_mute(&why))?;
-    Ok(Json(shown(&user, &monitor.mute(&*user, length).await?)))
+    let muted = monitor.mute(&*user, length).await;
+    Ok(Json(shown(&user, &muted.map_err(Problem::of_unconfirmed_change)?)))
 }
 
 async fn lift(
@@ -92,7 +93,7 @@ async fn lift(
         tracing::info!("{audit}");
         tracing::debug!(?user, "{audit}");
     }
-    lifted.map(|_| StatusCode::NO_CONTENT).map_err(Into::into)
+    lifted.map(|_| StatusCode::NO_CONTENT).map_err(Problem::of_unconfirmed_change)
 }
 
 fn bad_mute(why: &dyn Display) -> Problem {

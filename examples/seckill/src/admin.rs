@@ -114,7 +114,8 @@ async fn impose(
     let user = user(path)?;
     let WantedBan { length, reason } = body.object().map_err(bad_ban)?;
     let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
-    let ban = bans.impose(user.as_str(), length, &reason).await?;
+    let imposed = bans.impose(user.as_str(), length, &reason).await;
+    let ban = imposed.map_err(Problem::of_unconfirmed_change)?;
     Ok(Json(shown_ban(user.as_str(), &ban)))
 }
 
@@ -122,7 +123,8 @@ async fn lift(
     State(Operator { bans, .. }): State<Operator>,
     path: PathText,
 ) -> Result<StatusCode, Problem> {
-    match bans.lift(user(path)?.as_str()).await? {
+    let lifted = bans.lift(user(path)?.as_str()).await;
+    match lifted.map_err(Problem::of_unconfirmed_change)? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_banned()),
     }

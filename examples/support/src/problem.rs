@@ -65,11 +65,11 @@ impl Problem {
         Self { retry_after: Some(wait), ..self }
     }
 
-    /// Creates the 503 for a change of policies that Redis did not confirm. It says what became of the change.
+    /// Creates the 503 for an operator's change that Redis did not confirm. It says what became of the change.
     pub fn of_unconfirmed_change(error: StoreError) -> Self {
         let detail = match error.may_have_counted() {
             true => {
-                "Redis did not answer. If it received the change, it applies when Redis answers again."
+                "Redis did not answer, and may have made the change. Look at it when Redis answers again."
             }
             false => UNCHANGED,
         };

@@ -75,12 +75,16 @@ struct Replication {
     history: String,
     /// The addresses of those that follow it, which several may share.
     online: Vec<String>,
+    /// How many follow it, with those that have confirmed nothing yet.
+    listed: usize,
 }
 
 impl Replication {
     fn of(info: &str) -> Self {
         let field = |name| info.lines().find_map(|line| line.strip_prefix(name));
-        let online = || info.lines().filter(|line| line.contains(",state=online,"));
+        let listed = || info.lines().filter(|line| line.contains(",state=online,"));
+        // One that can't load what its master sends is listed for an instant, again and again, and never confirms anything.
+        let online = || listed().filter(|line| !line.contains(",offset=0,"));
         let number = |line: &str, name: &str| {
             line.split_once(name)?.1.split(',').next()?.parse::<u64>().ok()
         };
@@ -88,13 +92,13 @@ impl Replication {
         let address =
             |line: &str| Some(line.split_once(':')?.1.split_once(",state=")?.0.to_owned());
         let mut there: Vec<_> = online().filter(is_in_time).filter_map(address).collect();
-        let confirmed = there.len() as u32;
+        let confirmed = listed().filter(is_in_time).count() as u32;
         // One that has connected again may be listed twice for a while.
         let late = online().filter(|line| !is_in_time(line)).filter_map(address);
         let late: Vec<_> = late.filter(|it| !there.contains(it)).collect();
         there.extend(late);
         let history = field("master_replid:").unwrap_or_default().to_owned();
-        Self { confirmed, history, online: there }
+        Self { confirmed, history, online: there, listed: listed().count() }
     }
 }
 
@@ -126,7 +130,7 @@ impl OnSale {
         // Those of an old master stay: one connection may be to it, and another to the new one. Who is not there yet, after a
         // restart or a failover, may be the next master.
         let (online, left) = of_history.entry(replicas.history.clone()).or_insert_with(|| {
-            let is_missed = replicas.online.len() < *most;
+            let is_missed = replicas.listed < *most;
             (Vec::new(), is_missed.then(Instant::now))
         });
         let count = |all: &[String], it| all.iter().filter(|other| *other == it).count();
@@ -501,16 +505,20 @@ fn is_refusal(outcome: Outcome) -> bool {
 mod tests {
     use super::*;
 
-    /// A replica that has connected again, before its master has missed the old connection.
+    /// One that has connected again, before its master has missed the old connection, and one that can't load the data.
     #[test]
-    fn a_replica_that_is_listed_twice_is_one() {
+    fn replicas_are_those_that_have_the_data() {
         let of = |number, lag| {
             let place = "ip=10.0.0.1,port=6379,state=online,offset=1";
             format!("slave{number}:{place},lag={lag},type=replica\r\n")
         };
-        for (info, online) in
-            [(of(0, 0) + &of(1, 40), 1), (of(0, 0) + &of(1, 1), 2), (of(0, 40) + &of(1, 40), 2)]
-        {
+        let without_data = of(1, 0).replace("offset=1", "offset=0");
+        for (info, online) in [
+            (of(0, 0) + &of(1, 40), 1),
+            (of(0, 0) + &of(1, 1), 2),
+            (of(0, 40) + &of(1, 40), 2),
+            (of(0, 0) + &without_data, 1),
+        ] {
             assert_eq!(Replication::of(&info).online.len(), online, "{info}");
         }
     }

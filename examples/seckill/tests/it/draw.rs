@@ -100,8 +100,8 @@ async fn an_order_without_a_ticket_asks_nobody() {
     let (end, hash) = ticket.as_str().unwrap().split_once('.').unwrap();
     let [longer, zero] = ["9", "0"].map(|digit| json!(format!("{digit}{end}.{hash}")));
     let cut = json!(ticket.as_str().unwrap().split_at(80).0);
-    // The ticker reads and takes back, and does neither of these two.
-    let calls = async || [redis.call_count("hget").await, redis.call_count("zadd").await];
+    // The ticker does neither of these two.
+    let calls = async || [redis.call_count("hget").await, redis.call_count("zscore").await];
     let before = calls().await;
     let of_nobody = server.request("POST", "/seckill/iphone/orders");
     server.send(of_nobody).await.problem(401);

@@ -42,6 +42,9 @@ async fn a_sale_that_stands_still_says_why() {
         stands_still(&server, &["Nothing is sold: the stock can't be read or changed", "writes"])
             .await;
         assert_eq!(server.get("/seckill/iphone").await.status, 200, "reads go on");
+        let ban = r#"{"for": "1h", "reason": "bot"}"#;
+        let refused = server.ask("PUT", "/admin/bans/mallory", ban).await;
+        assert!(refused.status == 503 && refused.body.contains("Nothing was changed"));
         redis.run::<()>(&["CONFIG", "SET", key, right]).await;
         goes_on(&server).await;
     }
