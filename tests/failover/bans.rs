@@ -53,6 +53,9 @@ async fn ban_holds_in_an_outage_unless_it_was_lifted() {
     ] {
         assert_eq!(admit(&ours, user).await, passes, "{user}");
     }
+    // A lift holds too, although Redis has not heard of it.
+    assert!(our_bans.lift("trudy").await.is_err());
+    assert!(admit(&ours, "trudy").await);
     eventually("a ban ends here as in Redis", async || admit(&ours, "peggy").await).await;
 }
 

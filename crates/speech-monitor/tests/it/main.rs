@@ -1,7 +1,6 @@
 //! The speech monitor: what is spam, and the monitor on a real Redis.
 
 mod monitor;
-mod outage;
 mod races;
 mod spam;
 mod wrong_designs;
