@@ -159,40 +159,31 @@ async fn unpolled_admission_gives_its_place_back() {
     assert_eq!(denied.status(), TOO_MANY);
 }
 
-/// A panic of a closure of the application ends the request, not the service of all requests.
+/// A panic of a closure of the application ends the request, not the service of all requests. What sees the request of a
+/// client runs in `call`.
 #[tokio::test]
-async fn panic_in_on_rejection_leaves_the_buffer() {
-    let layer = layer(1).on_rejection(|_, _| {
+async fn panic_in_a_closure_leaves_the_buffer() {
+    let on_rejection = layer(1).on_rejection(|_, _| {
         if true {
             panic!("a bug of the application");
         }
         Response::new(String::new())
     });
-    let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
-    let send = |user: &'static str| {
-        let buffer = buffer.clone();
-        tokio::spawn(async move { buffer.oneshot(from_user(user)).await.map(|it| it.status()) })
-    };
-    assert_eq!(send("alice").await.unwrap().unwrap(), OK);
-    let _ = send("alice").await;
-    assert_eq!(send("bob").await.unwrap().unwrap(), OK);
-}
-
-/// What sees the request of a client runs in `call`.
-#[tokio::test]
-async fn panic_in_an_extractor_leaves_the_buffer() {
-    let user = |head: &Parts| {
+    let extractor = |head: &Parts| {
         let user = head.headers["x-user-id"].to_str().unwrap();
         Ok::<_, KeyError>(Key::from(&user[..4]))
     };
-    let layer = SlidingWindowLayer::new(Quota::per_minute(1), user, MemoryStore::new());
-    let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
-    let send = |user: &'static str| {
-        let buffer = buffer.clone();
-        tokio::spawn(async move { buffer.oneshot(from_user(user)).await.map(|it| it.status()) })
-    };
-    assert!(send("bob").await.unwrap_err().is_panic(), "of its request");
-    assert_eq!(send("alice").await.unwrap().unwrap(), OK);
+    let extractor = SlidingWindowLayer::new(Quota::per_minute(1), extractor, MemoryStore::new());
+    for (layer, panics) in [(on_rejection, "alice"), (extractor, "bob")] {
+        let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
+        let send = |user: &'static str| {
+            let buffer = buffer.clone();
+            tokio::spawn(async move { buffer.oneshot(from_user(user)).await.map(|it| it.status()) })
+        };
+        assert_eq!(send("alice").await.unwrap().unwrap(), OK);
+        assert!(send(panics).await.unwrap_err().is_panic(), "of its request");
+        assert_eq!(send("carol").await.unwrap().unwrap(), OK);
+    }
 }
 
 #[tokio::test]
