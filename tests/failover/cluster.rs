@@ -118,39 +118,39 @@ async fn silent_node_costs_its_timeout_once() {
     assert_eq!(limiter.peek(&*of_it[1]).await.unwrap().remaining(), 6, "both were written back");
 }
 
-/// The connection to the node breaks, and no other one is made.
+/// Its connection breaks, and no other one is made, or it hangs when the process is started.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_nodes_decide_beside_a_dead_one() {
-    let (mut cluster, limiter, of_it, others) = steady_cluster().await;
-    cluster.nodes[1].kill();
-    for _ in 0..10 {
-        let waiting = all_at_once(DecidedBy::LocalLog, &limiter, &of_it);
-        decides(DecidedBy::Store, &limiter, &others).await;
-        sleep(Duration::from_millis(100)).await;
-        waiting.join_all().await;
+    for is_killed in [true, false] {
+        let mut cluster = Cluster::start().await;
+        let (of_it, others) = keys_of(&cluster, 1).await;
+        if !is_killed {
+            cluster.nodes[1].signal("STOP");
+        }
+        let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+        if is_killed {
+            decides(DecidedBy::Store, &limiter, &of_it).await;
+            cluster.nodes[1].kill();
+        }
+        for _ in 0..10 {
+            let waiting = all_at_once(DecidedBy::LocalLog, &limiter, &of_it);
+            decides(DecidedBy::Store, &limiter, &others).await;
+            sleep(Duration::from_millis(200)).await;
+            waiting.join_all().await;
+        }
+        let (one, other) = (&cluster.nodes[0], &cluster.nodes[2]);
+        let questions =
+            one.call_count("cluster|slots").await + other.call_count("cluster|slots").await;
+        assert!(questions < 200, "{questions} questions who has the slots of {} keys", of_it.len());
+        match is_killed {
+            true => cluster.nodes[1].start_again(),
+            false => cluster.nodes[1].signal("CONT"),
+        }
+        until_redis_decides(&limiter, &of_it[0]).await;
+        if !is_killed {
+            decides(DecidedBy::Store, &limiter, &of_it[1..]).await;
+        }
     }
-    let (one, other) = (&cluster.nodes[0], &cluster.nodes[2]);
-    let questions = one.call_count("cluster|slots").await + other.call_count("cluster|slots").await;
-    assert!(questions < 200, "{questions} questions who has the slots of {} keys", of_it.len());
-    cluster.nodes[1].start_again();
-    until_redis_decides(&limiter, &of_it[0]).await;
-}
-
-/// A process is started while a node hangs.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn node_hangs_from_the_start() {
-    let cluster = Cluster::start().await;
-    let (of_it, others) = keys_of(&cluster, 1).await;
-    cluster.nodes[1].signal("STOP");
-    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
-    for _ in 0..10 {
-        decides(DecidedBy::LocalLog, &limiter, &of_it).await;
-        decides(DecidedBy::Store, &limiter, &others).await;
-        sleep(Duration::from_millis(200)).await;
-    }
-    cluster.nodes[1].signal("CONT");
-    until_redis_decides(&limiter, &of_it[0]).await;
-    decides(DecidedBy::Store, &limiter, &of_it[1..]).await;
 }
 
 /// More resets are asked of a node than are under way at once. They last for longer than another call
@@ -650,19 +650,7 @@ impl TwoNodes {
     }
 }
 
-/// With `Open` a request that is admitted without a decision is counted nowhere.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn later_node_is_silent() {
-    let two = TwoNodes::start().await;
-    two.pause("bob", Duration::from_secs(1)).await;
-    let open = two.limiter.clone().failure_policy(FailurePolicy::Open);
-    let logs = [(&two.user, "alice"), (&two.ip, "bob")];
-    let decision = open.check_all(logs).await.unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
-    two.node("alice").await.has_entries(LOG, 0).await;
-}
-
-/// The first node hangs, and executes the check later.
+/// The first node hangs, and executes the check later. Or the later one hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_request_is_in_all_logs_or_in_none() {
     let two = TwoNodes::start().await;
@@ -672,7 +660,8 @@ async fn open_request_is_in_all_logs_or_in_none() {
     assert!(open.check_all([(&many(), "alice")]).await.unwrap().is_admitted());
     let before = node.call_count("zadd").await;
     node.signal("STOP");
-    let decision = open.check_all([(&two.user, "alice"), (&two.ip, "bob")]).await.unwrap();
+    let logs = [(&two.user, "alice"), (&two.ip, "bob")];
+    let decision = open.check_all(logs).await.unwrap();
     assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
     node.signal("CONT");
     eventually("the user has a place again", async || {
@@ -680,7 +669,13 @@ async fn open_request_is_in_all_logs_or_in_none() {
         two.limiter.peek("alice").await.is_ok_and(|it| it.remaining() == 1)
     })
     .await;
-    assert!(node.call_count("zadd").await > before, "it had the request");
+    let later = node.call_count("zadd").await;
+    assert!(later > before, "it had the request");
+    two.pause("bob", Duration::from_secs(1)).await;
+    let decision = open.check_all(logs).await.unwrap();
+    assert_eq!(decision.decided_by(), DecidedBy::FailurePolicy);
+    assert!(node.call_count("zadd").await > later, "it had this one, too");
+    node.has_entries(LOG, 0).await;
     two.node("bob").await.has_entries("tsw:{=bob}:ip:1h", 0).await;
 }
 
