@@ -6,7 +6,7 @@ use std::time::Duration;
 use speech_monitor::{Message, Rule, SpeechMonitor};
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient_store};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tower_sliding_window::RedisStore;
 
 const DELAY: Duration = Duration::from_millis(400);
@@ -135,19 +135,6 @@ async fn concurrent_lengthening_is_reported_as_such() {
 }
 
 #[tokio::test]
-async fn first_report_of_a_mute_says_that_it_is_new() {
-    let two = Two::start(&["events 3/1h mute 2h"]).await;
-    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
-    two.proxy.drop_replies_to("3 messages within", 1);
-    let error = two.far.check(&Message::from("alice").text("three")).await.unwrap_err();
-    assert!(error.may_have_counted() && two.proxy.dropped() == 1, "{error}");
-    assert!(two.near.mute_of("alice").await.unwrap().is_some(), "it is imposed");
-    assert!(!says(&two.near, "four").await);
-    two.far.settled().await;
-    assert_eq!(two.events(), [(7200, false)]);
-}
-
-#[tokio::test]
 async fn lost_reply_does_not_report_the_mute_of_another_process() {
     let two = Two::start(&["events 3/1h mute 2h"]).await;
     assert!(says(&two.near, "one").await && says(&two.near, "two").await);
@@ -177,31 +164,26 @@ async fn message_of_a_lost_reply_counts_once() {
     }
 }
 
+/// Of a rule, or by hand.
 #[tokio::test]
 async fn mute_is_reported_after_a_hang_up() {
-    let two = Two::start(&["events 3/1h mute 2h"]).await;
-    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
-    two.proxy.set(Fault::Delay(DELAY));
-    // The look for a mute and the record take one delay each.
-    let left = tokio::time::timeout(DELAY * 5 / 2, says(&two.far, "three")).await;
-    assert!(left.is_err(), "the reply to the mute is still under way");
-    two.proxy.set(Fault::None);
-    eventually("the mute is reported", async || !two.events().is_empty()).await;
-    assert_eq!(two.events(), [(7200, false)]);
-}
-
-#[tokio::test]
-async fn manual_mute_is_reported_after_a_hang_up() {
-    let two = Two::start(&["events 3/1h mute 2h"]).await;
-    two.far.mute("bob", Duration::from_secs(60)).await.unwrap();
-    two.proxy.set(Fault::Delay(DELAY));
-    let hour = Duration::from_secs(3600);
-    let left = tokio::time::timeout(DELAY / 2, two.far.mute("alice", hour)).await;
-    assert!(left.is_err(), "the reply is still under way");
-    let muted = async || two.near.mute_of("alice").await.unwrap().is_some();
-    eventually("she is muted", muted).await;
-    two.far.settled().await;
-    assert_eq!(two.events(), [(60, false), (3600, false)]);
+    for (by_hand, seconds) in [(false, 7200), (true, 3600)] {
+        let two = Two::start(&["events 3/1h mute 2h"]).await;
+        assert!(says(&two.far, "one").await && says(&two.far, "two").await);
+        two.far.mute("bob", Duration::from_secs(60)).await.unwrap();
+        two.proxy.set(Fault::Delay(DELAY));
+        let (hour, third) = (Duration::from_secs(3600), Message::from("alice").text("three"));
+        let left = match by_hand {
+            true => timeout(DELAY / 2, two.far.mute("alice", hour)).await.map(drop),
+            // The look for a mute and the record take one delay each.
+            false => timeout(DELAY * 5 / 2, two.far.check(&third)).await.map(drop),
+        };
+        assert!(left.is_err(), "the reply to the mute is still under way");
+        let muted = async || two.near.mute_of("alice").await.unwrap().is_some();
+        eventually("she is muted", muted).await;
+        two.far.settled().await;
+        assert_eq!(two.events(), [(60, false), (seconds, false)]);
+    }
 }
 
 #[tokio::test]
