@@ -233,18 +233,21 @@ async fn cache_keeps_to_its_capacity() {
     assert!(store.checks() - checks >= 850, "at most 100 and some were remembered");
 }
 
-/// Two routes have policies of one name with different limits.
+/// Two routes have policies of one name with different limits. What one of them admits makes the wait of the other longer.
 #[tokio::test(start_paused = true)]
 async fn each_policy_of_a_log_has_its_own_denial() {
     let store = cached();
     let limiter =
         |limit| Limiter::new(Policy::new("user").quota(Quota::per_minute(limit)), store.clone());
     let (one, two) = (limiter(1), limiter(2));
-    assert!(admit(&one, "alice").await && admit(&two, "alice").await);
+    assert!(admit(&one, "alice").await && !admit(&one, "alice").await);
+    advance(A_SECOND).await;
+    assert!(admit(&two, "alice").await);
+    assert_eq!(retry_after(&one, "alice").await, A_SECOND * 60);
     for _ in 0..100 {
         assert!(!admit(&one, "alice").await && !admit(&two, "alice").await);
     }
-    assert_eq!(store.checks(), 4, "two admissions and two denials");
+    assert_eq!(store.checks(), 5, "two admissions and three denials");
 }
 
 /// A policy that is another one with each request would be kept with each.
