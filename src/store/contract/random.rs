@@ -1,4 +1,4 @@
-//! Tests that both stores decide as the pure algorithm in random histories of several logs, changed
+//! Tests that the Redis store decides as the pure algorithm in random histories of several logs, changed
 //! limits, costs, checks sent again, settlements, cancellations and clock steps.
 
 use fastrand::Rng;
@@ -8,20 +8,12 @@ use test_support::Redis;
 
 use super::step::{BUDGET, OF_VALUES, history};
 use super::{LONGEST_WINDOW_US, Player, Step};
-use crate::MemoryStore;
 use crate::RedisStore;
 use crate::window::Check;
 
 /// The first timestamp of a Redis history. It has as many digits as a real one.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
 const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
-
-async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
-    tokio::time::pause();
-    let store = MemoryStore::new();
-    let mut player = Player::new(&store, KEYS.map(Into::into), LONGEST_WINDOW_US);
-    player.play_under_paused_time(steps).await
-}
 
 /// Plays a history, in which checks that follow each other go in one call if `together` is set.
 async fn play_on_redis(
@@ -58,10 +50,10 @@ async fn play_on_redis(
     Ok(())
 }
 
-fn histories(clock_steps_back: impl Strategy<Value = bool>) -> impl Strategy<Value = Vec<Step>> {
+fn histories() -> impl Strategy<Value = Vec<Step>> {
     // Fewer steps of one seed are the beginning of the same history, so that a failure shrinks.
     let history = |(seed, steps, back)| history(&mut Rng::with_seed(seed), steps, back);
-    (any::<u64>().no_shrink(), 1..80_usize, clock_steps_back).prop_map(history)
+    (any::<u64>().no_shrink(), 1..80_usize, any::<bool>()).prop_map(history)
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -77,20 +69,13 @@ fn config() -> ProptestConfig {
 }
 
 #[test]
-fn memory_store_decides_as_the_algorithm() {
-    proptest!(config(), |(steps in histories(Just(false)))| {
-        runtime().block_on(play_in_memory(&steps)).map_err(TestCaseError::fail)?;
-    });
-}
-
-#[test]
 fn script_decides_as_the_algorithm() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
     let connection = runtime.block_on(server.connection()).unwrap();
     let history_number = std::cell::Cell::new(0);
 
-    let histories = (histories(any::<bool>()), any::<bool>());
+    let histories = (histories(), any::<bool>());
     proptest!(config(), |((steps, together) in histories)| {
         history_number.set(history_number.get() + 1);
         let prefix = format!("history-{}", history_number.get());
