@@ -167,9 +167,15 @@ async fn a_storm_is_one_alert_and_refuses_nobody() {
         let has_both = async || alerts.lock().unwrap().len() == 2;
         eventually("the storm begins and ends", has_both).await;
         assert_eq!(seen(server, "/rooms/busy/messages", "carol").await.len(), 60);
-        let alerts = alerts.lock().unwrap();
-        assert!(alerts.iter().all(|alert| alert["room"] == "busy"), "{alerts:?}");
-        assert_eq!([&alerts[0]["alert"], &alerts[1]["alert"]], ["storm", "storm over"]);
+        let storm = alerts.lock().unwrap().clone();
+        assert!(storm.iter().all(|alert| alert["room"] == "busy"), "{storm:?}");
+        assert_eq!([&storm[0]["alert"], &storm[1]["alert"]], ["storm", "storm over"]);
+
+        let muted = admin(server, "PUT", "mutes/mal%22lory", r#"{"for": "1h"}"#).await;
+        assert_eq!(muted.status, 200);
+        eventually("the mute is an alert", async || alerts.lock().unwrap().len() == 3).await;
+        let alert = alerts.lock().unwrap()[2].clone();
+        assert_eq!((&alert["user"], &alert["alert"]), (&"mal\"lory".into(), &"mute".into()));
     })
     .await;
 }
@@ -192,33 +198,14 @@ async fn the_log_counts_the_alerts_of_a_flood_that_are_not_sent() {
 }
 
 #[tokio::test]
-async fn servers_on_one_redis_share_mutes_and_alerts_arrive() {
-    let redis = Redis::start().await;
-    let (url, alerts) = webhook().await;
-    let flags = ["--redis", &redis.url(), "--alert-webhook", &url];
-    let servers = [(); 2].map(|()| start(&flags));
-    for number in 0..4 {
-        say(&servers[number % 2], ROOM, "mal\"lory", "cheap gold").await;
-    }
-    for server in &servers {
-        assert_eq!(seen(server, ROOM, "bob").await, ["mal\\lory: cheap gold"]);
-        let muted = mute(server, "mal%22lory").await.unwrap();
-        assert!(has_reason(&muted, "similar 3/60s 90% mute 6h: "), "{muted}");
-    }
-    eventually("the alert arrives", async || alerts.lock().unwrap().len() == 1).await;
-    let alert = alerts.lock().unwrap()[0].clone();
-    assert_eq!((&alert["user"], &alert["alert"]), (&"mal\"lory".into(), &"mute".into()));
-    for key in redis.run::<Vec<String>>(&["KEYS", "*"]).await {
-        assert!(key.starts_with("chat:") && redis.run::<i64>(&["TTL", &key]).await > 0, "{key}");
-    }
-}
-
-#[tokio::test]
 async fn a_chat_without_its_redis_goes_on_and_known_mutes_hold() {
     let redis = Redis::start().await;
     let server = start(&["--redis", &redis.url()]);
     for _ in 0..3 {
         say(&server, ROOM, "mallory", "cheap gold").await;
+    }
+    for key in redis.keys().await {
+        assert!(key.starts_with("chat:") && redis.run::<i64>(&["TTL", &key]).await > 0, "{key}");
     }
     drop(redis);
     for _ in 0..4 {
