@@ -27,6 +27,7 @@ async fn decision_is_one_script_call() {
     }
     assert_eq!((redis.call_count("evalsha").await, redis.call_count("eval").await), (10, 0));
     assert_eq!(redis.call_count("time").await, 10, "the clock is read once a decision");
+    assert_eq!(redis.call_count("zscore").await, 0, "only a repeat looks the request up");
 }
 
 #[tokio::test]
