@@ -130,7 +130,7 @@ async fn redis_has_no_memory_left() {
     let free = async || redis.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
     // One rule alone: of several, Redis admits also above its memory. Their script begins with a
     // command that frees memory, and a script that has written may go on.
-    fault.ends(Load::through(by_user(user_policy(), store)), Instant::now(), free).await;
+    fault.ends([Load::through(by_user(user_policy(), store))], Instant::now(), free).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -81,23 +81,36 @@ impl Fault {
         sleep(WINDOW / 4).await;
         let began = Instant::now();
         begin().await;
-        self.ends(load, began, end).await
+        self.ends([load], began, end).await
     }
 
-    /// Has a fault end that began under this load, and checks its bounds.
-    pub async fn ends(self, load: Load, began: Instant, end: impl AsyncFnOnce()) -> Responses {
+    /// Has a fault end that began under this load, of one process or several, and checks its bounds.
+    pub async fn ends<const N: usize>(
+        self,
+        loads: [Load; N],
+        began: Instant,
+        end: impl AsyncFnOnce(),
+    ) -> Responses {
+        let all_decided_by = async |by| {
+            for load in &loads {
+                load.until_decided_by(by).await;
+            }
+        };
         if self.decided_here {
-            load.until_decided_by(DecidedBy::LocalLog).await;
+            all_decided_by(DecidedBy::LocalLog).await;
             sleep(WINDOW * 3 / 4).await;
         }
         end().await;
         let decided = async {
-            load.until_decided_by(DecidedBy::Store).await;
+            all_decided_by(DecidedBy::Store).await;
             Instant::now()
         };
-        let (ended, back) = tokio::join!(decided, load.store_must_be_back());
+        let (ended, back) = tokio::join!(decided, loads[0].store_must_be_back());
         sleep(WINDOW * 5 / 4).await;
-        let answers = load.stop().await;
+        let mut answers = Responses(Vec::new());
+        for load in loads {
+            answers.0.extend(load.stop().await.0);
+        }
 
         answers.are_decisions();
         answers.no_user_starves();
@@ -116,6 +129,7 @@ impl Fault {
         let bound = match self.over_admission {
             0 => "0".to_owned(),
             bound if bound == LIMIT as usize => "the limit".to_owned(),
+            bound if bound == LIMIT as usize - 1 => "less than the limit".to_owned(),
             bound => bound.to_string(),
         };
         let measured = format!(
