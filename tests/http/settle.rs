@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::channel::Sender;
 use http_body_util::{BodyExt, Full, StreamBody};
-use test_support::Redis;
 use test_support::requests::{by_user, from_user};
+use test_support::{Delayed, Redis};
 use tokio::time::{sleep, timeout};
 use tonic::codegen::tokio_stream;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
+use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Explanation, Limiter, MemoryStore, Overrides, Policy, Quota, RedisStore, ResponseEnd,
-    SlidingWindowLayer, key,
+    Limiter, MemoryStore, Overrides, Policy, Quota, RedisStore, ResponseEnd, SlidingWindowLayer,
+    key,
 };
 
 use crate::streaming;
@@ -278,42 +278,14 @@ async fn end_between_two_polls_is_an_end() {
     assert_eq!(left(&store).await.0, 990, "it was read to its end");
 }
 
-/// A memory store that makes the first settlement later than the second one, as calls to Redis may overtake each other.
-#[derive(Clone, Default)]
-struct Overtaking(MemoryStore, Arc<AtomicU64>);
-
-impl Store for Overtaking {
-    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
-        self.0.admit(check)
-    }
-
-    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        self.0.peek(check)
-    }
-
-    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
-        self.0.explain(check)
-    }
-
-    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
-        let (store, check) = (self.0.clone(), check.clone());
-        let delay = Duration::from_millis(20 / (1 + self.1.fetch_add(1, Ordering::SeqCst)));
-        StoreFuture::later(async move {
-            sleep(delay).await;
-            store.settle(&check, cost).await
-        })
-    }
-
-    fn reset(&self, log: &LogId) -> StoreFuture<()> {
-        self.0.reset(log)
-    }
-}
-
 /// The body is empty, or the client hangs up while the store settles what the head has told.
 #[tokio::test(start_paused = true)]
 async fn end_of_the_body_overtakes_the_head_nowhere() {
     for hangs_up in [false, true] {
-        let store = Overtaking::default();
+        // The second one overtakes the first, as calls to Redis may.
+        let delays = [20, 10].map(Duration::from_millis);
+        let settlements = Arc::new(Mutex::new(delays.into()));
+        let store = Delayed { settlements, ..Delayed::default() };
         let limit = by_head(store.clone()).settle_from_body(0, |_| Some(7));
         let empty = service_fn(move |request| async move {
             let response = answer(request).await?;

@@ -9,15 +9,15 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::{array, bool, option};
-use test_support::{StubStore, admit, admitted, outcome};
+use test_support::{Delayed, StubStore, admit, admitted, outcome};
 use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_test::{assert_pending, task};
-use tower_sliding_window::store::{Check, LogId, Outcome, Store, StoreFuture};
+use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Admitted, Bans, Explanation, Key, Limiter, LogCost, MemoryStore, Penalty, Policy, PolicyHandle,
-    Quota, StoreError, WaitError,
+    Admitted, Bans, Key, Limiter, LogCost, MemoryStore, Penalty, Policy, PolicyHandle, Quota,
+    StoreError, WaitError,
 };
 
 use crate::limiter;
@@ -60,65 +60,6 @@ async fn cancellation_ends_the_wait(store: impl Store) {
     });
     assert!(limiter.until_admitted("bob").await.is_ok());
     assert!(start.elapsed() < A_SECOND + AT_ONCE, "{:?}", start.elapsed());
-}
-
-/// A memory store that counts the checks, may hold its replies back until it is notified, and may be some way off.
-#[derive(Clone, Default)]
-struct Counting {
-    store: MemoryStore,
-    checks: Arc<AtomicUsize>,
-    hold: Option<Arc<Notify>>,
-    way: Option<Duration>,
-}
-
-impl Counting {
-    fn checks(&self) -> usize {
-        self.checks.load(Ordering::Relaxed)
-    }
-
-    async fn travel(&self) {
-        if let Some(way) = self.way {
-            sleep(way).await;
-        }
-    }
-}
-
-impl Store for Counting {
-    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
-        self.checks.fetch_add(1, Ordering::Relaxed);
-        let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move {
-            this.travel().await;
-            let outcome = this.store.admit(&check).await;
-            if let Some(hold) = &this.hold {
-                hold.notified().await;
-            }
-            this.travel().await;
-            outcome
-        })
-    }
-
-    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move {
-            this.travel().await;
-            let outcome = this.store.peek(&check).await;
-            this.travel().await;
-            outcome
-        })
-    }
-
-    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
-        self.store.explain(check)
-    }
-
-    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
-        self.store.settle(check, cost)
-    }
-
-    fn reset(&self, log: &LogId) -> StoreFuture<()> {
-        self.store.reset(log)
-    }
 }
 
 type Waiter = JoinHandle<Result<Admitted, WaitError>>;
@@ -170,7 +111,7 @@ async fn later_caller_does_not_overtake() {
 
 #[tokio::test(start_paused = true)]
 async fn only_the_first_waiter_checks() {
-    let store = Counting::default();
+    let store = Delayed::default();
     let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
     assert!(admit(&limiter, "bob").await);
     let mut waiters = Vec::new();
@@ -262,7 +203,7 @@ async fn store_error_ends_one_wait() {
 #[tokio::test(start_paused = true)]
 async fn drop_during_a_check_leaves_no_trace_and_lets_the_next_go_on() {
     let hold = Arc::new(Notify::new());
-    let store = Counting { hold: Some(hold.clone()), ..Counting::default() };
+    let store = Delayed { hold: Some(hold.clone()), ..Delayed::default() };
     let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
     let dropped = waiter(&limiter, None).await;
     let remaining = async || limiter.peek("bob").await.unwrap().remaining();
@@ -284,14 +225,14 @@ async fn drop_during_a_check_leaves_no_trace_and_lets_the_next_go_on() {
 /// A sender of four a minute and receivers of one in ten seconds.
 struct Messages {
     limiter: Limiter,
-    store: Counting,
+    store: Delayed,
     sender: PolicyHandle,
     receiver: PolicyHandle,
 }
 
 impl Messages {
     fn new() -> Self {
-        let store = Counting::default();
+        let store = Delayed::default();
         let policy = |name, quota| PolicyHandle::new(Policy::new(name).quota(quota));
         let sender = policy("sender", Quota::new(4, TEN * 6));
         let receiver = policy("receiver", Quota::new(1, TEN));
@@ -382,7 +323,7 @@ async fn caller_that_may_not_wait_ends_no_wait_of_another() {
 #[tokio::test(start_paused = true)]
 async fn bound_holds_behind_a_check_without_a_reply() {
     let hold = Arc::new(Notify::new());
-    let store = Counting { hold: Some(hold.clone()), ..Counting::default() };
+    let store = Delayed { hold: Some(hold.clone()), ..Delayed::default() };
     let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
     hold.notify_one();
     assert!(admit(&limiter, "bob").await);
@@ -471,7 +412,7 @@ async fn denial_behind_another_is_honest_after_a_log_is_exempt() {
 async fn caller_that_looks_at_its_logs_is_not_overtaken() {
     let policy = |name, limit| PolicyHandle::new(Policy::new(name).quota(Quota::new(limit, TEN)));
     let (user, tenant) = (policy("user", 2), policy("tenant", 100));
-    let store = Counting { way: Some(10 * A_MOMENT), ..Counting::default() };
+    let store = Delayed { way: Some(10 * A_MOMENT), ..Delayed::default() };
     let limiter = Limiter::new(&user, store);
     let send = || waits(&limiter, [(&user, "alice", 1), (&tenant, "t", 1)], None);
     let start = Instant::now();
@@ -650,7 +591,7 @@ async fn acquire_without_a_wait_is_denied_also_if_nobody_may_wait() {
 async fn permit_is_renewed_three_times_within_its_shortest_lease() {
     let jobs = |name, lease| Policy::new(name).quota(Quota::new(1, lease)).in_flight();
     let [short, long] = [jobs("short", TEN), jobs("long", HOUR)].map(PolicyHandle::new);
-    let store = Counting::default();
+    let store = Delayed::default();
     let limiter = Limiter::new(&short, store.clone());
     let both = limiter.check_all([(&short, "bob"), (&long, "bob")]).await.unwrap();
     let _permit = limiter.hold(&admitted(both));
@@ -695,7 +636,7 @@ async fn bound_behind_the_same_value_is_that_of_one_place() {
 /// The store is some way off.
 #[tokio::test(start_paused = true)]
 async fn denial_behind_others_of_the_same_quotas_asks_nothing() {
-    let store = Counting { way: Some(A_MOMENT * 10), ..Counting::default() };
+    let store = Delayed { way: Some(A_MOMENT * 10), ..Delayed::default() };
     let limiter = Limiter::new(Quota::new(1, TEN), store);
     assert!(admit(&limiter, "bob").await);
     let _first = waiter(&limiter, None).await;
@@ -750,7 +691,7 @@ async fn play(queued: Queued) -> Result<(), TestCaseError> {
     let logs = queued.logs.iter().enumerate();
     let mut policies: Vec<_> =
         logs.map(|(log, (cost, quotas))| (policy(log, *cost, quotas), *cost)).collect();
-    let store = Counting::default();
+    let store = Delayed::default();
     let limiter = Limiter::new(&policies[0].0, store.clone());
     let send = |policies: &[(PolicyHandle, u32)], request: [(bool, bool); 3], longest| {
         let (limiter, policies) = (limiter.clone(), policies.to_vec());

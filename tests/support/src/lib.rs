@@ -29,7 +29,7 @@ pub use cluster::Cluster;
 pub use process::{Process, memory_kb, run_worker};
 pub use redis_server::Redis;
 pub use sentinel::{MASTER, Sentinel, Sentinels};
-pub use stores::{StubStore, outcome, patient, patient_store, without_a_failure};
+pub use stores::{Delayed, StubStore, outcome, patient, patient_store, without_a_failure};
 
 /// Checks a key, and returns whether it was admitted.
 pub async fn admit(limiter: &Limiter, key: &str) -> bool {

@@ -1,12 +1,19 @@
-//! The library's stores on the servers of a test, tests that hold on every store, and a store that answers as a
+//! The library's stores on the servers of a test, tests that hold on every store, and stores that answer as a
 //! test wants.
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::sync::Notify;
+use tokio::time::sleep;
 use tower_sliding_window::store::{
     Check, LogId, LogOutcome, Outcome, QuotaState, Store, StoreFuture,
 };
-use tower_sliding_window::{Explanation, RedisServers, RedisStore, RedisStoreBuilder, StoreError};
+use tower_sliding_window::{
+    Explanation, MemoryStore, RedisServers, RedisStore, RedisStoreBuilder, StoreError,
+};
 
 use crate::warnings::Warnings;
 use crate::{Cluster, MASTER, Redis, Sentinels};
@@ -101,6 +108,79 @@ pub async fn without_a_failure(test: impl Future<Output = ()>) {
 pub fn outcome(wait: Duration) -> Outcome {
     let state = QuotaState::new(0, wait, wait);
     Outcome::new(wait.is_zero(), [LogOutcome::new([state])])
+}
+
+/// A memory store that counts the checks, may hold its replies back until it is notified, and may be some way off.
+#[derive(Clone, Default)]
+pub struct Delayed {
+    /// Where the logs are.
+    pub store: MemoryStore,
+    /// How many checks there were.
+    pub checks: Arc<AtomicUsize>,
+    /// Holds back the replies to checks.
+    pub hold: Option<Arc<Notify>>,
+    /// How long a check and its reply are under way, each.
+    pub way: Option<Duration>,
+    /// How long the next settlements are under way.
+    pub settlements: Arc<Mutex<VecDeque<Duration>>>,
+}
+
+impl Delayed {
+    /// Returns how many checks there were.
+    pub fn checks(&self) -> usize {
+        self.checks.load(Ordering::Relaxed)
+    }
+
+    async fn travel(&self) {
+        if let Some(way) = self.way {
+            sleep(way).await;
+        }
+    }
+}
+
+impl Store for Delayed {
+    fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
+        self.checks.fetch_add(1, Ordering::Relaxed);
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            this.travel().await;
+            let outcome = this.store.admit(&check).await;
+            if let Some(hold) = &this.hold {
+                hold.notified().await;
+            }
+            this.travel().await;
+            outcome
+        })
+    }
+
+    fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
+        let (this, check) = (self.clone(), check.clone());
+        StoreFuture::later(async move {
+            this.travel().await;
+            let outcome = this.store.peek(&check).await;
+            this.travel().await;
+            outcome
+        })
+    }
+
+    fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
+        self.store.explain(check)
+    }
+
+    fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
+        let Some(delay) = self.settlements.lock().unwrap().pop_front() else {
+            return self.store.settle(check, cost);
+        };
+        let (store, check) = (self.store.clone(), check.clone());
+        StoreFuture::later(async move {
+            sleep(delay).await;
+            store.settle(&check, cost).await
+        })
+    }
+
+    fn reset(&self, log: &LogId) -> StoreFuture<()> {
+        self.store.reset(log)
+    }
 }
 
 /// Answers each check by a function, and keeps nothing.
