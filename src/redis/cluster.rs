@@ -133,11 +133,15 @@ impl Cluster {
         Ok(Arc::new(cluster))
     }
 
-    /// Connects to the servers that the application has named, and asks the first that replies for the others.
+    /// Connects to one of the servers that the application has named, and then to one of the nodes that it knows: they may
+    /// announce addresses that nobody reaches from here.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<(), StoreError> {
-        let named = self.slots.load_full();
-        let connected = self.ask_any(named.nodes.clone(), &named, true).await;
-        connected.map_err(|errors| StoreError::Unreachable { message: errors.join(", ") })
+        for _ in 0..2 {
+            let slots = self.slots.load_full();
+            let connected = self.ask_any(slots.nodes.clone(), &slots, true).await;
+            connected.map_err(|errors| StoreError::Unreachable { message: errors.join(", ") })?;
+        }
+        Ok(())
     }
 
     /// Returns the circuit breaker of each node.

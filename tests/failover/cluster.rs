@@ -11,7 +11,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use tower_sliding_window::store::{Check, LogId, Store};
 use tower_sliding_window::{
     Bans, DecidedBy, Decision, FailurePolicy, Limiter, LogCost, MemoryStore, Policy, PolicyHandle,
-    Quota, RedisServers, RedisStore,
+    Quota, RedisServers, RedisStore, StoreError,
 };
 
 use crate::{LOG, limiter, store, user};
@@ -504,6 +504,21 @@ async fn cluster_that_is_down_delays_no_check() {
     cluster.serves_every_slot(&[0]).await;
     until_redis_decides(&limiter, &others[0]).await;
     until_redis_decides(&lazy, &others[0]).await;
+}
+
+/// As in a container: the only node announces an address that nobody reaches from outside. Each process would decide alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cluster_whose_nodes_are_out_of_reach_is_no_connection() {
+    let announced = ["--cluster-announce-ip", "127.0.0.2", "--cluster-announce-port", "9"];
+    let node = Redis::start_with(&[&["--cluster-enabled", "yes"], &announced[..]].concat()).await;
+    let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
+    let command = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+    node.run::<()>(&Vec::from_iter(command)).await;
+    let cluster = Cluster { nodes: vec![node] };
+    cluster.serves_every_slot(&[0]).await;
+    let error = RedisStore::connect(cluster.servers()).await.unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+    assert!(error.to_string().contains("127.0.0.2:9: "), "{error}");
 }
 
 /// Nobody checks, such as in a process of those who answer questions of users.
