@@ -274,8 +274,7 @@ impl CircuitBreaker {
     }
 
     async fn make_connection(&self) -> Result<Connection, StoreError> {
-        let connected = self.connector.connect(&self.mark).await;
-        let (connection, server) = connected.map_err(|error| self.connector.unreachable(&error))?;
+        let (connection, server) = self.connector.connect(&self.mark).await?;
         // Before the connection is used: whoever uses it knows of a loss.
         self.see(server);
         Ok(connection)
@@ -433,19 +432,23 @@ impl CircuitBreaker {
     /// Reports once that there is no connection, also if there never was one, and again if there is none for another reason:
     /// a server that does not run yet, and then refuses the password.
     fn report_lost(&self, error: &StoreError) {
-        let text = error.to_string();
+        let text = match error {
+            // It names the server itself.
+            StoreError::Unreachable { .. } => error.to_string(),
+            _ => format!("{}: {error}", self.connector.name()),
+        };
         let mut reported = self.reported();
         let is_first = reported.is_none();
         // A slow attempt is reported as a timeout first, and then as what it fails with.
         let is_other = !matches!(error, StoreError::Timeout)
             && reported.as_ref().is_some_and(|before| *before != text);
         if is_first || is_other && self.reported_again.is_due(REASON_PAUSE) {
-            *reported = Some(text);
+            *reported = Some(text.clone());
             // Not under the lock: a subscriber may use the store.
             drop(reported);
             match is_first {
-                true => self.health.lose_connection(error),
-                false => telemetry::store_lost(error),
+                true => self.health.lose_connection(&text),
+                false => telemetry::store_lost(&text),
             }
         }
     }

@@ -374,20 +374,25 @@ impl Cluster {
         for node in nodes {
             let (cluster, known) = (self.clone(), known.clone());
             questions.spawn(async move {
-                if connects && !node.breaker.is_connected() {
-                    node.breaker.connect().await?;
-                }
-                cluster.ask(&node, &known).await
+                let asked = async {
+                    if connects && !node.breaker.is_connected() {
+                        node.breaker.connect().await?;
+                    }
+                    cluster.ask(&node, &known).await
+                };
+                let error = match asked.await {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => "the node serves nobody, or knows no slots".to_owned(),
+                    Err(StoreError::Unreachable { message }) => return Err(message),
+                    Err(error) => error.to_string(),
+                };
+                Err(format!("{}:{}: {error}", node.address.0, node.address.1))
             });
         }
         while let Some(reply) = questions.join_next().await {
             match reply {
-                Ok(Ok(true)) => return Ok(()),
-                Ok(Ok(false)) => {
-                    errors.push("the node serves nobody, or knows no slots".to_owned())
-                }
-                Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
-                Ok(Err(error)) => errors.push(error.to_string()),
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(error)) => errors.push(error),
                 // Its runtime ends.
                 Err(_) => {}
             }

@@ -4,6 +4,7 @@ use redis::{Client, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKin
 use uuid::Uuid;
 
 use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
+use super::reply;
 use super::scripts::Scripts;
 use super::sentinel::Sentinel;
 use super::view::View;
@@ -18,15 +19,29 @@ pub(crate) enum Connector {
 
 impl Connector {
     /// Connects to a server that replies, and finds out what tells whether it still has the data that it had. Warns if
-    /// it may evict data.
-    pub(super) async fn connect(&self, mark: &str) -> RedisResult<(Connection, Server)> {
-        let (mut connection, master) = match self {
-            Self::One(client, _) => (connect_to(client).await?, None),
+    /// it may evict data. An error names the server.
+    pub(super) async fn connect(&self, mark: &str) -> Result<(Connection, Server), StoreError> {
+        let (client, master) = match self {
+            Self::One(client, _) => (client.clone(), None),
             Self::Sentinel(sentinel) => {
                 let (master, _) = sentinel.master().await?;
-                (connect_to(&sentinel.client(master.clone())?).await?, Some(master))
+                let client = sentinel.client(master.clone()).map_err(reply::error)?;
+                (Box::new(client), Some(master))
             }
         };
+        self.connect_by(&client, master, mark).await.map_err(|error| {
+            let message = format!("{}: {error}", client.get_connection_info().addr());
+            StoreError::Unreachable { message }
+        })
+    }
+
+    async fn connect_by(
+        &self,
+        client: &Client,
+        master: Option<Address>,
+        mark: &str,
+    ) -> RedisResult<(Connection, Server)> {
+        let mut connection = connect_to(client).await?;
         let pinged = within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await;
         // One that can't save its data refuses a PING as a write, and still has what denies.
         if !is_unsaved(&pinged) {
@@ -79,15 +94,12 @@ impl Connector {
         }
     }
 
-    /// Returns the error of an attempt to connect, with the host and port of the server if it is known.
-    pub(super) fn unreachable(&self, error: &RedisError) -> StoreError {
-        let message = match self {
-            Self::One(client, _) => {
-                format!("{}: {error}", client.get_connection_info().addr())
-            }
-            Self::Sentinel(_) => error.to_string(),
-        };
-        StoreError::Unreachable { message }
+    /// Returns what a warning calls the server.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::One(client, _) => client.get_connection_info().addr().to_string(),
+            Self::Sentinel(sentinel) => format!("the master {}", sentinel.name),
+        }
     }
 }
 

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::error::StoreError;
 use crate::telemetry;
 use crate::time::micros;
 
@@ -51,7 +50,7 @@ impl Health {
     }
 
     /// Takes note that there is no connection to a server, and reports it.
-    pub(super) fn lose_connection(&self, error: &StoreError) {
+    pub(super) fn lose_connection(&self, error: &str) {
         self.0.lost.fetch_add(1, Ordering::SeqCst);
         self.0.is_available.store(false, Ordering::SeqCst);
         telemetry::store_lost(error);

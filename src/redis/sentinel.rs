@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use redis::{Client, ConnectionInfo, ErrorKind, RedisConnectionInfo, RedisError, RedisResult};
+use redis::{Client, ConnectionInfo, RedisConnectionInfo, RedisResult};
 use tokio::task::JoinSet;
 
 use super::connection::{Address, Certificates, STEP_TIMEOUT, at, connect_to, within};
+use super::reply;
+use crate::error::StoreError;
 
 #[derive(Clone)]
 pub(crate) struct Sentinel {
@@ -20,12 +22,13 @@ pub(crate) struct Sentinel {
 impl Sentinel {
     /// Asks all Sentinels at once, and returns the master that most of them name, and whether more than half of all do. Does
     /// not wait for the others then, of which one may hang.
-    pub(super) async fn master(&self) -> RedisResult<(Address, bool)> {
+    pub(super) async fn master(&self) -> Result<(Address, bool), StoreError> {
         let mut asked = JoinSet::new();
         for sentinel in &self.sentinels {
-            asked.spawn(ask(self.certificates.open(sentinel.clone())?, self.name.clone()));
+            let sentinel = self.certificates.open(sentinel.clone()).map_err(reply::error)?;
+            asked.spawn(ask(sentinel, self.name.clone()));
         }
-        let (mut votes, mut error) = (HashMap::new(), None);
+        let (mut votes, mut errors) = (HashMap::new(), Vec::new());
         while let Some(reply) = asked.join_next().await {
             match reply {
                 Ok(Ok(master)) => {
@@ -35,12 +38,13 @@ impl Sentinel {
                         return Ok((master, true));
                     }
                 }
-                Ok(Err(failed)) => error = Some(failed),
+                Ok(Err(error)) => errors.push(error),
                 Err(_) => {}
             }
         }
         let most = votes.into_iter().max_by_key(|(_, count)| *count);
-        most.map(|(master, _)| (master, false)).ok_or_else(|| error.unwrap_or_else(unknown))
+        let unreachable = || StoreError::Unreachable { message: errors.join(", ") };
+        most.map(|(master, _)| (master, false)).ok_or_else(unreachable)
     }
 
     /// Makes a client of a master. It uses TLS as the Sentinels do.
@@ -50,14 +54,18 @@ impl Sentinel {
     }
 }
 
-async fn ask(sentinel: Client, name: String) -> RedisResult<Address> {
-    let mut connection = connect_to(&sentinel).await?;
-    let mut question = redis::cmd("SENTINEL");
-    question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    let reply = question.query_async::<Option<Address>>(&mut connection);
-    within(STEP_TIMEOUT, reply).await?.ok_or_else(unknown)
-}
-
-fn unknown() -> RedisError {
-    (ErrorKind::MasterNameNotFoundBySentinel, "the Sentinels know no master of this name").into()
+/// Asks a Sentinel. An error names it.
+async fn ask(sentinel: Client, name: String) -> Result<Address, String> {
+    let reply = async {
+        let mut connection = connect_to(&sentinel).await?;
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        within(STEP_TIMEOUT, question.query_async::<Option<Address>>(&mut connection)).await
+    };
+    let error = match reply.await {
+        Ok(Some(master)) => return Ok(master),
+        Ok(None) => "the Sentinel knows no master of this name".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    Err(format!("{}: {error}", sentinel.get_connection_info().addr()))
 }
