@@ -8,6 +8,8 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline,
     RedisFuture, RedisResult, Value,
 };
+#[cfg(feature = "tls")]
+use rustls::crypto::CryptoProvider;
 use tokio::time::timeout;
 
 /// A connection that pipelines the commands of concurrent requests. Clones share it.
@@ -73,6 +75,13 @@ impl Certificates {
         // round trip away takes two or three.
         let settings = info.tcp_settings().clone().set_nodelay(true);
         let info = info.set_tcp_settings(settings);
+        #[cfg(feature = "tls")]
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+            && CryptoProvider::get_default().is_none()
+        {
+            // Without a provider rustls panics at the first connection.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         #[cfg(feature = "tls")]
         if let Some(certificates) = &self.0 {
             return Client::build_with_tls(info, certificates.clone());

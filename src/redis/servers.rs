@@ -6,8 +6,11 @@ use std::fmt;
 use std::time::Duration;
 
 use redis::{
-    ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError, RedisResult,
+    ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
+    RedisResult,
 };
+#[cfg(feature = "tls")]
+use rustls::pki_types::{CertificateDer, pem::PemObject};
 
 use super::cluster::Cluster;
 use super::connection::Certificates;
@@ -156,9 +159,16 @@ impl RedisServers {
         keys: &Keys,
     ) -> RedisResult<Backend> {
         #[cfg(feature = "tls")]
-        if rustls::crypto::CryptoProvider::get_default().is_none() {
-            // Without a provider rustls panics at the first connection.
-            let _ = rustls::crypto::ring::default_provider().install_default();
+        if let Some(redis::TlsCertificates { root_cert, client_tls }) = &self.certificates.0 {
+            let client_cert = client_tls.as_ref().map(|tls| &tls.client_cert);
+            for (pem, fix) in [
+                (root_cert.as_ref(), "root_certificate holds no certificate in PEM"),
+                (client_cert, "client_certificate holds no certificate in PEM"),
+            ] {
+                if pem.is_some_and(|pem| CertificateDer::pem_slice_iter(pem).next().is_none()) {
+                    return Err((ErrorKind::InvalidClientConfig, fix).into());
+                }
+            }
         }
         if self.has_stray_login {
             let fix = "master_credentials are for servers behind Sentinels: write those of others in the URL";
@@ -234,6 +244,10 @@ fn login(username: Option<String>, password: Option<String>) -> RedisConnectionI
 
 fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
     let info = url.as_ref().into_connection_info().map_err(unreachable)?;
+    if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
+        let message = "the URL is wrong: #insecure is not supported: set root_certificate";
+        return Err(StoreError::Unreachable { message: message.to_owned() });
+    }
     // Without its name, which a user of few rights may not set: Redis would log each try as refused.
     let settings = info.redis_settings().clone().set_skip_set_lib_name();
     Ok(info.set_redis_settings(settings))
@@ -268,6 +282,44 @@ mod tests {
         let client =
             Certificates::default().open(parse("redis://127.0.0.1:6379").unwrap()).unwrap();
         assert!(client.get_connection_info().tcp_settings().nodelay());
+    }
+
+    /// An application that installs one of its own later would find another one.
+    #[cfg(feature = "tls")]
+    #[test]
+    fn cryptography_provider_is_installed_for_tls_alone() {
+        for (url, is_installed) in [("redis://127.0.0.1", false), ("rediss://127.0.0.1", true)] {
+            let (health, keys) = (Health::new(), Keys::new("tsw".to_owned()));
+            let servers = RedisServers::one(url).unwrap();
+            servers.open(Duration::from_secs(1), &health, &keys).unwrap();
+            let installed = rustls::crypto::CryptoProvider::get_default();
+            assert_eq!(installed.is_some(), is_installed, "{url}");
+        }
+    }
+
+    /// Nothing would be trusted, or no certificate shown.
+    #[cfg(feature = "tls")]
+    #[test]
+    fn certificate_that_holds_none_is_an_error() {
+        let urls = ["rediss://127.0.0.1:6379"];
+        let all = [
+            RedisServers::one(urls[0]).unwrap(),
+            RedisServers::sentinel(urls, "shop").unwrap(),
+            RedisServers::cluster(urls).unwrap(),
+        ];
+        for servers in all {
+            for pem in ["", "garbage", "-----BEGIN PRIVATE KEY-----\n-----END PRIVATE KEY-----\n"] {
+                let of_roots = (servers.clone().root_certificate(pem), "root_certificate");
+                let of_client = (servers.clone().client_certificate(pem, ""), "client_certificate");
+                for (servers, name) in [of_roots, of_client] {
+                    let (health, keys) = (Health::new(), Keys::new("tsw".to_owned()));
+                    let error = servers.open(Duration::from_secs(1), &health, &keys).err();
+                    let error = error.expect("an error").to_string();
+                    let wanted = format!("{name} holds no certificate in PEM");
+                    assert!(error.contains(&wanted), "{pem:?}: {error}");
+                }
+            }
+        }
     }
 
     /// Otherwise one Sentinel could be more than half of all.

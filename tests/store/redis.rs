@@ -60,6 +60,13 @@ async fn url_without_a_scheme_names_the_form() {
     }
 }
 
+/// No check could ever connect.
+#[tokio::test]
+async fn url_that_asks_for_no_verification_is_an_error() {
+    let error = RedisStore::connect_lazy("rediss://127.0.0.1:6379/#insecure").unwrap_err();
+    assert!(error.to_string().contains("#insecure"), "{error}");
+}
+
 #[tokio::test]
 async fn login_of_a_master_without_sentinels_is_an_error() {
     let servers = RedisServers::one("redis://127.0.0.1:6379").unwrap();
