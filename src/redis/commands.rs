@@ -20,6 +20,8 @@ use crate::key::Key;
 /// connection for all, such as `SELECT`, `SUBSCRIBE`, `WATCH`, or `MULTI` outside of an atomic pipeline. Those need a
 /// connection of their own.
 ///
+/// Commands are made with `redis::cmd`: an application adds `redis = "1"` to its dependencies.
+///
 /// No call is repeated. After an error with [`StoreError::may_have_counted`] the server may have
 /// executed it.
 ///

@@ -26,6 +26,11 @@ use crate::error::StoreError;
 /// server at that URL. TLS uses the cryptography provider that the process has installed in rustls, and
 /// installs ring if there is none.
 ///
+/// A server's certificate is verified for the name by which it is reached. For the nodes of a Cluster and for masters behind
+/// Sentinels that is what the Cluster or the Sentinels give, by default an IP address. They give names with
+/// `cluster-preferred-endpoint-type hostname` and `cluster-announce-hostname` on each node, and with `resolve-hostnames` and
+/// `announce-hostnames` on each Sentinel. Sentinels and their master use TLS together, or none of them does.
+///
 /// ```
 /// use tower_sliding_window::RedisServers;
 ///
@@ -110,7 +115,8 @@ impl RedisServers {
 
     /// Uses the cluster that the nodes at these URLs belong to.
     ///
-    /// The store discovers the other nodes. Username, password and TLS are those of the first URL.
+    /// The store discovers the other nodes, and reaches them at the addresses that they announce. Username, password and TLS
+    /// are those of the first URL.
     ///
     /// # Errors
     ///
