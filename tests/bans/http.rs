@@ -96,6 +96,13 @@ async fn no_field_tells_that_a_sender_is_muted() {
         assert_eq!(answer.status, status);
         assert_eq!(answer.header("ratelimit-policy"), Some("\"all\";q=2;w=3600"));
     }
+    let layer = by_user(policy(), MemoryStore::new()).on_ban(OnBan::Mute);
+    let service = layer.layer(service_fn(muted));
+    for (status, fields) in [(200, None), (200, None), (429, Some("\"user\";q=2;w=1"))] {
+        let answer = send(&service, from_user("alice")).await;
+        assert_eq!((answer.status.as_u16(), answer.header("ratelimit-policy")), (status, fields));
+        assert_eq!(answer.retry_after(), fields.map(|_| 1), "what denies is named");
+    }
 }
 
 #[tokio::test(start_paused = true)]
