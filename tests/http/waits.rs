@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
+use test_support::StubStore;
 use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
-use test_support::{StubStore, outcome};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tower::{Service, service_fn};
@@ -87,27 +87,32 @@ async fn one_too_many_is_denied_by_a_peek() {
     for (peeked, expected) in [(TEN, 30), (Duration::ZERO, 1)] {
         let calls = AtomicUsize::new(0);
         let reply = move |_: &Check| {
-            let wait = match calls.fetch_add(1, Ordering::Relaxed) {
-                0 => TEN,
-                1 => Duration::ZERO,
-                2 => return StoreFuture::later(std::future::pending()),
+            let (places, wait) = match calls.fetch_add(1, Ordering::Relaxed) {
+                // The second one looks at its logs.
+                0 | 1 => (0, TEN),
+                2 => (0, Duration::ZERO),
+                3 => return StoreFuture::later(std::future::pending()),
                 // There is room for many, of which two wait.
-                _ if peeked.is_zero() => {
-                    let log = LogOutcome::new([QuotaState::new(9, peeked, peeked)]);
-                    return StoreFuture::ready(Ok(Outcome::new(true, [log])));
-                }
-                _ => peeked,
+                _ if peeked.is_zero() => (9, peeked),
+                _ => (0, peeked),
             };
-            StoreFuture::ready(Ok(outcome(wait)))
+            let logs = [(9, Duration::ZERO), (places, wait)];
+            let logs =
+                logs.map(|(places, wait)| LogOutcome::new([QuotaState::new(places, wait, wait)]));
+            StoreFuture::ready(Ok(Outcome::new(wait.is_zero(), logs)))
         };
-        let layer = by_user(Quota::new(1, TEN), StubStore(reply)).max_wait(TEN * 3);
+        let all = Policy::new("all").quota(Quota::new(1, TEN));
+        let layer = by_user(Quota::new(9, TEN), StubStore(reply));
+        let layer = layer.rule(all, key::constant("everybody")).max_wait(TEN * 3);
         let service = layer.max_waiters(2).layer(service_fn(ok));
         let (first, second) = (start(&service, "alice").await, start(&service, "alice").await);
         assert_eq!(first.await.unwrap().0.status, OK);
         sleep(A_MOMENT).await;
         let third = start(&service, "alice").await;
-        let fourth = send(&service, from_user("alice")).await;
+        let fourth = send(&service, from_user("bob")).await;
         assert_eq!((fourth.status, fourth.retry_after()), (TOO_MANY, Some(expected)), "behind two");
+        let violated = &fourth.document()["violated-policies"];
+        assert_eq!(*violated, serde_json::json!(["all"]), "the log that they wait for");
         assert!(!second.is_finished() && !third.is_finished());
     }
 }
