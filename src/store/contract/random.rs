@@ -137,7 +137,10 @@ fn script_is_exact_in_rare_histories() {
     let ban = |units, only_longer| Step::Ban(units * unit, only_longer, (0, 0));
     let strike = [check(&user), check(&user), Step::Advance(20 * unit)];
     let first = [Step::SetLimits(0, 1, 1, 2), ban(15, false), Step::Advance(16 * unit)];
-    let bans = [&first[..], &strike, &strike[..2], &[ban(12, true)]].concat();
+    // Then the level falls before one by strikes, and before one by hand, on which one by strikes follows.
+    let falls = [Step::Advance(60 * unit), ban(1, false), Step::Advance(2 * unit)];
+    let falls = [&falls[..1], &strike[..2], &falls, &strike[..2]].concat();
+    let bans = [&first[..], &strike, &strike[..2], &[ban(12, true)], &falls].concat();
 
     // A value above a lower limit is itself the next to leave.
     let value = |number| check(&[(OF_VALUES + number, 0, 1)]);
