@@ -9,8 +9,8 @@ use test_support::warnings::Warnings;
 use test_support::{Redis, admit, admit_cost, eventually};
 use tokio::time::sleep;
 use tower_sliding_window::{
-    Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota, RedisStore,
-    StoreError,
+    Bans, DecidedBy, FailurePolicy, Limiter, LogCost, Penalty, Policy, PolicyHandle, Quota,
+    RedisStore, StoreError,
 };
 
 use crate::{Far, LOG, limiter, store, until_redis_decides, user};
@@ -339,20 +339,26 @@ async fn denial_by_redis_stands_whatever_fails_after_it() {
     for _ in 0..300 {
         admit_cost(&limiter(policy(), &theirs), 1).await;
     }
-    let [users, others] =
-        [policy(), Policy::new("other").quota(Quota::per_hour(9))].map(PolicyHandle::new);
+    let values = |name| Policy::new(name).quota(Quota::per_hour(1)).distinct();
+    let [users, others, seen] = [policy(), values("other"), values("seen")].map(PolicyHandle::new);
+    let seen = || LogCost::from((&seen, "alice")).value("iphone");
+    assert!(Limiter::new(&users, theirs).check_all([seen()]).await.unwrap().is_admitted());
     for (fails, restored) in [
         // The strike is the first write of a call that removes nothing.
         ("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
         ("SET tsw:{=alice}:user:strikes text", "DEL tsw:{=alice}:user:strikes"),
-        ("SET tsw:{=alice}:other:1h text", "DEL tsw:{=alice}:other:1h"),
+        ("SET tsw:{=alice}:other:1h:distinct text", "DEL tsw:{=alice}:other:1h:distinct"),
     ] {
         redis.run::<()>(&fails.split(' ').collect::<Vec<_>>()).await;
-        let logs = [(&users, "alice"), (&others, "alice")];
+        let logs = [(&users, "alice"), (&others, "alice")].map(LogCost::from);
+        let logs = logs.into_iter().map(|log| log.value("pixel"));
+        // Not sooner: to remove from it what has left it is a write.
+        let logs = logs.chain(fails.contains("distinct").then(seen));
         let decision = Limiter::new(&users, ours.clone()).check_all(logs).await.unwrap();
         let denied = decision.denied().unwrap_or_else(|| panic!("admitted after {fails}"));
         assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"], "{fails}");
         assert_eq!(decision.decided_by(), DecidedBy::Store, "{fails}");
+        assert!(denied.usage().logs().all(|(_, log)| log.is_read()), "not from memory: {fails}");
         redis.run::<Value>(&restored.split(' ').collect::<Vec<_>>()).await;
     }
 }
