@@ -421,6 +421,10 @@ async fn ban_does_not_last_longer_because_a_clock_stood_still() {
     let imposed = requests::impose(&store.0.client, &log, length, "by hand", seen, false);
     let remaining = imposed.await.unwrap().ban.remaining.as_secs();
     assert!((15 * 3600 - 10..=15 * 3600).contains(&remaining), "{remaining}");
+    // Another ban that was seen earlier and is over sooner.
+    let (length, seen) = ((hours(2), hours(48), 0), (seen.0 + hours(8), hours(1)));
+    let other = requests::impose(&store.0.client, &log, length, "spam", seen, false).await;
+    assert_eq!(other.unwrap().ban.reason, "by hand");
 }
 
 /// What Redis stands still for is bounded for a call, whatever each of its requests may read and remove.
