@@ -155,4 +155,18 @@ mod tests {
         store.record(&Check::new(logs), now, 0, now).unwrap();
         assert_eq!(limiter.peek("a").await.unwrap().remaining(), 3);
     }
+
+    /// However long a key stays in use.
+    #[tokio::test(start_paused = true)]
+    async fn log_drops_what_it_keeps_no_longer() {
+        let store = MemoryStore::new();
+        let limiter = Limiter::new(Quota::per_minute(100), store.clone());
+        for _ in 0..200 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            assert!(limiter.check("alice").await.unwrap().is_admitted());
+        }
+        let log = LogId::new(std::sync::Arc::<Policy>::clone(&limiter.policy()), "alice");
+        let entries = store.with_log(&log, |stored, _| format!("{:?}", stored.entries)).unwrap();
+        assert_eq!(entries.matches("at_us").count(), 60);
+    }
 }
