@@ -520,6 +520,21 @@ async fn denial_behind_one_that_reads_much_is_sent_again_for_its_wait() {
     assert_eq!((ban.strike(), episode), (Strike::Counted, Duration::from_secs(24 * 3600)));
 }
 
+/// The journal says of the request only that Redis has it, unless it was lost.
+#[tokio::test]
+async fn request_that_is_settled_after_a_loss_is_restored() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let check = Check::new([budget()]).at_cost(4);
+    assert!(store.admit_one(&check).await);
+    server.run::<()>(&["FLUSHALL"]).await;
+    store.0.journal.with(|state| state.lose(&budget(), 0));
+    assert!(Store::settle(&store, &check, 2).await.unwrap());
+    store.settled_journal().await;
+    let peeked = Store::peek(&store, &Check::new([budget()])).await.unwrap();
+    assert_eq!(peeked.logs()[0].quotas()[0].remaining(), LIMIT - 2);
+}
+
 /// As if its Redis was overloaded: a check takes no longer than another one may wait.
 #[tokio::test]
 async fn check_is_not_sent_again_for_longer_than_a_second() {
