@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_test::{assert_pending, task};
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Admitted, Bans, Key, Limiter, LogCost, MemoryStore, Penalty, Policy, PolicyHandle, Quota,
-    StoreError, WaitError,
+    Admitted, Bans, FailurePolicy, Key, Limiter, LogCost, MemoryStore, Penalty, Policy,
+    PolicyHandle, Quota, StoreError, WaitError,
 };
 
 use crate::limiter;
@@ -336,6 +336,23 @@ async fn bound_holds_behind_a_check_without_a_reply() {
     assert!(second.is_finished(), "its bound was 20 s, and a twentieth");
     let error = second.await.unwrap().unwrap_err();
     assert!(error.retry_after().unwrap() < A_MOMENT, "it is not behind itself");
+}
+
+/// `Open` lets nobody overtake those that wait: that there is no room in time was known before.
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_stands_if_the_store_fails() {
+    let checks = AtomicUsize::new(0);
+    let reply = move |_: &Check| {
+        StoreFuture::ready(match checks.fetch_add(1, Ordering::Relaxed) {
+            0 => Ok(outcome(TEN)),
+            _ => Err(StoreError::Unavailable),
+        })
+    };
+    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, TEN)));
+    let limiter = Limiter::new(&policy, StubStore(reply)).failure_policy(FailurePolicy::Open);
+    let _first = waiter(&limiter, None).await;
+    policy.set(Policy::new("user").quota(Quota::new(2, TEN))).unwrap();
+    assert!(limiter.until_admitted_within("bob", A_SECOND / 2).await.is_err());
 }
 
 /// What a branch of `select!` does after another one was taken: its future is kept, and not polled.
