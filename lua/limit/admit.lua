@@ -271,7 +271,7 @@ while key <= #KEYS do
     n, is_late = first, read >= 1000
     for k = key, key + logs - 1 do
       local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
-      local counts, entries, ttl_ms, error, found_us, is_trimmed = shape[at + 4], 0, nil, nil, nil, false
+      local counts, entries, ttl_ms, error, found_us = shape[at + 4], 0, nil, nil, nil
       if counts == budget then
         value = value + 1
         ttl_ms, error = open(k, ARGV[value])
@@ -293,7 +293,6 @@ while key <= #KEYS do
         if counts == budget then
           if call('ZCOUNT', log, '0', left) > 0 then
             trim(k, kept_us)
-            is_trimmed = true
           end
         elseif entries <= most_expired then
           local expired = try('ZREMRANGEBYSCORE', log, '-inf', left)
@@ -314,7 +313,7 @@ while key <= #KEYS do
           end
           entries = entries - expired
         end
-        if is_trimmed or entries == 0 then
+        if entries == 0 then
           -- Without an entry there is no log, and a node of a Cluster that gives the slot away refuses it from then on.
           local reply = try('ZCARD', log)
           error = type(reply) == 'table' and reply.err

@@ -45,9 +45,14 @@ impl Scripts {
             local function now() return redis.call('HMGET', 'CLOCK', 's', 'us') end
             local function ms(time) return time[1] * 1000 + math.floor(time[2] / 1000) end
             local function pttl(log)
-              local left_ms = redis.call('PTTL', log)
-              return left_ms < 0 and left_ms
-                or math.max(0, left_ms + ms(redis.call('TIME')) - later_ms - ms(now()))
+              -- Redis 7.0 reads PTTL as of the beginning of a script, and TIME anew.
+              local at_ms = redis.pcall('PEXPIRETIME', log)
+              if type(at_ms) == 'table' then
+                -- Redis 6.2 does not know it.
+                local left_ms = redis.call('PTTL', log)
+                at_ms = left_ms < 0 and left_ms or left_ms + ms(redis.call('TIME'))
+              end
+              return at_ms < 0 and at_ms or math.max(0, at_ms - later_ms - ms(now()))
             end
             local function pexpireat(log, at_ms) redis.call('PEXPIREAT', log, at_ms + later_ms) end
         ";
