@@ -18,7 +18,7 @@ use self::queue::{Queue, Turn, Waiter};
 pub(crate) use self::until_admitted::{Bounds, NotAdmitted, deny_behind, until_admitted};
 use crate::error::StoreError;
 use crate::policy::Counts;
-use crate::window::{Check, Denied, LogId, Outcome};
+use crate::window::{Check, Denied, LogId, LogOutcome, Outcome};
 
 pub(crate) const DEFAULT_MAX_WAITERS: usize = 10_000;
 
@@ -77,13 +77,21 @@ impl Waiting {
         self.lock().get(log).is_some_and(|queue| queue.is_too_long(ticket, waiter))
     }
 
-    /// Returns a part of a check that is denied behind those that wait for its log under the same quotas.
+    /// Returns a part of a check that is denied behind those that wait for its log. Under other quotas than theirs, only its
+    /// wait is known.
     fn denied_part(&self, check: &Check) -> Option<(Check, Outcome)> {
         let queues = self.lock();
-        check.costs().enumerate().find_map(|(index, (log, cost))| {
-            let (policy, outcome) = queues.get(log)?.behind_all(cost)?;
-            let is_same = policy.quotas() == log.policy.quotas();
-            is_same.then(|| (check.part(|it| it == index), outcome))
+        let is_alone = check.logs.len() == 1;
+        let has_turns = |log, cost| has_turns(log, cost) || is_alone && cost > 0;
+        let logs = check.costs().enumerate();
+        logs.filter(|(_, (log, cost))| has_turns(log, *cost)).find_map(|(index, (log, cost))| {
+            let (policy, mut outcome) = queues.get(log)?.behind_all(cost)?;
+            if policy.quotas() != log.policy.quotas() {
+                let mut unread = LogOutcome::unread(&log.policy);
+                unread.wait_at_least(outcome.logs()[0].wait_us());
+                outcome.logs_mut()[0] = unread;
+            }
+            Some((check.part(|it| it == index), outcome))
         })
     }
 
@@ -92,7 +100,10 @@ impl Waiting {
     fn raise(&self, check: &Check, outcome: &mut Outcome) {
         let queues = self.lock();
         let turns = || {
-            let queue = |log, cost| queues.get(log).filter(|_| has_turns(log, cost));
+            // One that only looks at its logs takes no places there.
+            let queue = |log, cost| {
+                queues.get(log).filter(|it| it.all_places() > 0 && has_turns(log, cost))
+            };
             check.costs().map(move |(log, cost)| (log, cost, queue(log, cost)))
         };
         let behind = turns().map(|(_, cost, queue)| queue?.behind_all(cost));
@@ -108,9 +119,11 @@ impl Waiting {
                     states.for_each(|(state, it)| state.wait_us = state.wait_us.max(it.wait_us));
                 }
                 // They have other quotas, or wait for another log, and take their places here after that.
-                (Some(queue), _) => {
+                (Some(queue), behind) => {
                     queue.raise(outcome, &log.policy, cost, told_us);
-                    outcome.raise(if behind.is_some() { told_us } else { 0 });
+                    if behind.is_some() {
+                        outcome.wait_at_least(told_us);
+                    }
                 }
             }
         }
@@ -131,11 +144,12 @@ impl Waiting {
         waiter: Waiter,
         denied: Option<Denied>,
     ) -> QueuedCaller<'_> {
-        let takes: Vec<_> = check.costs().map(|(log, cost)| (log.clone(), cost.into())).collect();
+        let others = check.costs().filter(|(other, _)| **other != log);
+        let takes: Vec<_> = others.map(|(other, cost)| (other.clone(), cost.into())).collect();
         let waiter = Arc::new(waiter);
         let mut queues = self.lock();
-        for (log, places) in &takes {
-            queues.entry(log.clone()).or_default().taken += places;
+        for (other, places) in &takes {
+            queues.entry(other.clone()).or_default().taken += places;
         }
         let queue = queues.entry(log.clone()).or_default();
         queue.insert(ticket, waiter.clone());
@@ -147,8 +161,8 @@ impl Waiting {
     }
 
     /// Returns how many places those that wait, for whatever log, take in a log.
-    fn taken(&self, log: &LogId) -> u64 {
-        self.lock().get(log).map_or(0, |queue| queue.taken)
+    fn places(&self, log: &LogId) -> u64 {
+        self.lock().get(log).map_or(0, Queue::all_places)
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -178,7 +192,7 @@ impl Drop for WaiterCount<'_> {
 struct QueuedCaller<'a> {
     waiting: &'a Waiting,
     log: LogId,
-    /// How many places it takes in each of its logs.
+    /// How many places it takes in each of its other logs.
     takes: Vec<(LogId, u64)>,
     ticket: u64,
     waiter: Arc<Waiter>,
@@ -207,7 +221,7 @@ impl Drop for QueuedCaller<'_> {
         if let Some(queue) = queues.get_mut(&self.log) {
             queue.remove(self.ticket, &self.waiter, self.is_admitted);
         }
-        for (log, places) in &self.takes {
+        for (log, places) in self.takes.iter().chain([&(self.log.clone(), 0)]) {
             if let Entry::Occupied(mut queue) = queues.entry(log.clone()) {
                 queue.get_mut().taken -= places;
                 if queue.get().is_empty() {

@@ -55,7 +55,7 @@ pub(super) struct Queue {
     waiters: BTreeMap<u64, Arc<Waiter>>,
     /// How many places all waiters take.
     places: u64,
-    /// The same with those that wait for another log and take places here too.
+    /// How many places those take here that wait for another log.
     pub(super) taken: u64,
     /// When the first waiter checks. At once if there is no instant.
     next_check: Option<Instant>,
@@ -68,6 +68,11 @@ impl Queue {
     /// Returns whether nobody waits here, or takes a place.
     pub(super) fn is_empty(&self) -> bool {
         self.waiters.is_empty() && self.taken == 0
+    }
+
+    /// Returns how many places those take here that wait, for whatever log.
+    pub(super) fn all_places(&self) -> u64 {
+        self.places + self.taken
     }
 
     /// Returns whether a caller with an earlier ticket waits.
@@ -108,9 +113,10 @@ impl Queue {
         let first_us = micros(denied.retry_after());
         for log in outcome.logs_mut() {
             self.raise(log, policy, cost, first_us);
-            log.raise(first_us);
             *log = log.after(ago_us);
-            log.raise(1);
+            if !log.is_full() {
+                log.wait_at_least(1);
+            }
             log.set_ban(BanState::default());
         }
         Some((policy, outcome))
@@ -121,7 +127,7 @@ impl Queue {
     /// What a quota holds leaves within its window, however it is spread there. From then on each window has room for as
     /// many places as requests of this cost can take: what is less than the cost stays free.
     pub(super) fn raise(&self, log: &mut LogOutcome, policy: &Policy, cost: u32, first_us: u64) {
-        let places = self.taken + u64::from(cost);
+        let places = self.all_places() + u64::from(cost);
         let quotas = policy.quotas().iter().zip(log.quotas_mut());
         for (quota, state) in quotas.filter(|_| !policy.refreshes()) {
             let free = if state.is_full() { 0 } else { state.remaining() };

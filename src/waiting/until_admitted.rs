@@ -262,7 +262,9 @@ pub(crate) async fn deny_behind(
 ) -> Result<Decision, StoreError> {
     let behind = waiting.denied_part(&check);
     let outcome = match &behind {
-        Some((_, outcome)) if check.logs.len() == 1 => Ok(outcome.clone()),
+        Some((_, outcome)) if check.logs.len() == 1 && outcome.logs()[0].is_read() => {
+            Ok(outcome.clone())
+        }
         _ => store.peek(&check).await,
     };
     let outcome = outcome.map(|mut outcome| {
@@ -270,7 +272,7 @@ pub(crate) async fn deny_behind(
         waiting.raise(&check, &mut outcome);
         if outcome.fits() {
             // There is room, for those that wait.
-            let waits = |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.taken(log) > 0;
+            let waits = |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.places(log) > 0;
             let index = check.costs().position(waits).unwrap_or(0);
             let state =
                 outcome.logs_mut().get_mut(index).and_then(|it| it.quotas_mut().first_mut());

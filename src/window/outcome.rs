@@ -118,7 +118,7 @@ impl LogOutcome {
     }
 
     /// Makes the log's wait at least so long.
-    pub(crate) fn raise(&mut self, wait_us: u64) {
+    pub(crate) fn wait_at_least(&mut self, wait_us: u64) {
         if let Some(state) = self.quotas.last_mut() {
             state.wait_us = state.wait_us.max(wait_us);
         }

@@ -563,6 +563,58 @@ async fn denial_behind_another_names_no_longer_wait_than_its_queue() {
     assert!(first.is_ok());
 }
 
+/// Nobody waits for its tenant.
+#[tokio::test(start_paused = true)]
+async fn look_before_a_wait_behind_others_makes_no_other_wait_longer() {
+    let policy = |name, seconds| {
+        PolicyHandle::new(Policy::new(name).quota(Quota::new(1, Duration::from_secs(seconds))))
+    };
+    let (user, tenant) = (policy("user", 10), policy("tenant", 60));
+    let limiter = Limiter::new(&user, MemoryStore::new());
+    assert!(limiter.check_all([(&tenant, "full")]).await.unwrap().is_admitted());
+    sleep(TEN * 2).await;
+    assert!(limiter.check_all([(&user, "alice")]).await.unwrap().is_admitted());
+    let _first = waits(&limiter, [(&user, "alice", 1)], None);
+    sleep(A_MOMENT).await;
+    let logs = || [(&user, "alice"), (&tenant, "full")];
+    let denied = limiter.until_admitted_all(logs, Some(TEN * 3)).await.unwrap_err();
+    assert_eq!(denied.retry_after(), Some(TEN * 4 - A_MOMENT), "{denied:?}");
+}
+
+/// A quota that has room for all that wait is not one that denies.
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_is_by_the_quotas_that_are_full() {
+    let policy = Policy::new("user").quota(Quota::per_second(2)).quota(Quota::per_minute(5));
+    let limiter = Limiter::new(policy, MemoryStore::new());
+    assert!(admit(&limiter, "bob").await && admit(&limiter, "bob").await);
+    let _first = waiter(&limiter, None).await;
+    let denied = limiter.until_admitted_within("bob", A_SECOND / 2).await.unwrap_err();
+    let quotas = denied.denied().unwrap().usage().quotas();
+    assert_eq!(quotas.map(|(_, _, state)| state.is_full()).collect::<Vec<_>>(), [true, false]);
+}
+
+/// Those whose wait a denial has ended take no place any more, also before they go on.
+#[tokio::test(start_paused = true)]
+async fn all_that_one_denial_turns_away_are_told_the_same() {
+    let store = Delayed { way: Some(A_MOMENT * 30), ..Delayed::default() };
+    let limiter = Limiter::new(Quota::new(1, TEN), store);
+    assert!(admit(&limiter, "bob").await);
+    let first = waiter(&limiter, None).await;
+    let _second = waiter(&limiter, None).await;
+    assert!(first.await.unwrap().is_ok());
+    // The check of the second one is under way.
+    let mut told = Vec::new();
+    for _ in 0..20 {
+        told.push(waiter(&limiter, Some(A_SECOND * 25)).await);
+    }
+    sleep(A_MOMENT * 100).await;
+    told.retain(Waiter::is_finished);
+    assert_eq!(told.len(), 19, "one may wait");
+    for denied in told {
+        assert_eq!(denied.await.unwrap().unwrap_err().retry_after(), Some(TEN * 3));
+    }
+}
+
 /// Nobody is told of the ban by a wait of his own.
 #[tokio::test(start_paused = true)]
 async fn ban_ends_all_waits_at_once() {
