@@ -93,7 +93,7 @@ async fn lift(
         tracing::info!("{audit}");
         tracing::debug!(?user, "{audit}");
     }
-    lifted.map(|_| StatusCode::NO_CONTENT).map_err(Problem::of_unconfirmed_change)
+    lifted.map(|_| StatusCode::NO_CONTENT).map_err(Problem::of_unconfirmed_lift)
 }
 
 fn bad_mute(why: &dyn Display) -> Problem {

@@ -124,7 +124,7 @@ async fn lift(
     path: PathText,
 ) -> Result<StatusCode, Problem> {
     let lifted = bans.lift(user(path)?.as_str()).await;
-    match lifted.map_err(Problem::of_unconfirmed_change)? {
+    match lifted.map_err(Problem::of_unconfirmed_lift)? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_banned()),
     }

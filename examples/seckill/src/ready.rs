@@ -78,9 +78,9 @@ impl Standstill {
                     error.to_string().trim_end_matches('.')
                 ),
                 hint: "Is Redis up, reachable from this server, and ready for writes, with the replicas of \
-                       --min-replicas? Does it, or do the Sentinels, take the login of --redis, and has that the \
-                       rights of SECURITY.md? The log says why there is no connection. Once it is, the sale goes on \
-                       by itself."
+                       --min-replicas? Is the login of --redis right, there or at the Sentinels, and has its user the \
+                       rights in SECURITY.md? The log says what is wrong. Once that is mended, the sale goes on by \
+                       itself."
                     .into(),
                 is_whole,
             },

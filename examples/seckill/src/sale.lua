@@ -167,6 +167,7 @@ end
 local function give_back(order)
   local user = call('HGET', orders, order)
   if user and not call('HGET', paid, order) then
+    -- Fails here if the right to what follows is missing.
     call('HDEL', returned, order)
     call('HSET', returned, order, user)
     call('HDEL', orders, order)

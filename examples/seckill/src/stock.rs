@@ -16,7 +16,7 @@ use crate::draw::Draw;
 use crate::names::{OrderId, Sku, UserId};
 use crate::opening::Opening;
 use example_support::logs::Throttle;
-use example_support::problem::Problem;
+use example_support::problem::{Problem, may_stand};
 
 /// The stock and the orders of a sale, in this process or in Redis.
 ///
@@ -214,13 +214,7 @@ impl StockError {
     pub(crate) fn of_a_change(self) -> Problem {
         let detail = match &self {
             Self::NotReplicated { .. } | Self::ReplicaLeft => MAY_STAND,
-            Self::Store(error) if error.may_have_counted() => MAY_STAND,
-            // In the middle of the script.
-            Self::Store(StoreError::Refused { code, .. })
-                if matches!(&**code, "ERR" | "WRONGTYPE" | "NOPERM") =>
-            {
-                MAY_STAND
-            }
+            Self::Store(error) if may_stand(error) => MAY_STAND,
             Self::Store(_) | Self::Lost(_) => "Nothing was changed.",
         };
         Problem::from(self).detail(detail)

@@ -70,7 +70,7 @@ impl<D> Present<D> {
             .member("version", self.version)
             .detail(
                 "Nothing was changed. Change them at a newer server. If none runs, delete PREFIX:policies in Redis, or \
-                 replace all of them where there is a route for that.",
+                 at sms-gateway replace all of them by PUT /policies.",
             ))
     }
 }
@@ -164,9 +164,8 @@ impl<S: PolicySet> SharedPolicies<S> {
         Ok(())
     }
 
-    /// Changes a part of the document, which is `None` if no operator has changed anything, and keeps the rest. An
-    /// operator may have seen another `version` than the present one, which is an error. `bad` is that of
-    /// [`SharedPolicies::put`].
+    /// Changes a part of the document, which is `None` if no operator has changed anything, and keeps the rest. Fails if the
+    /// operator has seen a `version` that is not the present one. `bad` makes the response if the document can't be used.
     pub async fn change(
         &self,
         version: Option<u64>,
@@ -180,7 +179,7 @@ impl<S: PolicySet> SharedPolicies<S> {
     }
 
     /// Replaces the document, whose version must be the `expected` one: here at once, and on the other
-    /// servers within about a second. Returns the new version. `bad` tells why it can't be used.
+    /// servers within about a second. Returns the new version. `bad` makes the response if it can't be used.
     pub async fn put(
         &self,
         document: S::Document,

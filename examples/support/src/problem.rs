@@ -67,13 +67,20 @@ impl Problem {
 
     /// Creates the 503 for an operator's change that Redis did not confirm. It says what became of the change.
     pub fn of_unconfirmed_change(error: StoreError) -> Self {
-        let detail = match error.may_have_counted() {
+        let detail = match may_stand(&error) {
             true => {
-                "Redis did not answer, and may have made the change. Look at it when Redis answers again."
+                "Redis did not confirm the change, and may have made it. Look at it when Redis answers again."
             }
             false => UNCHANGED,
         };
         Self::from(error).detail(detail)
+    }
+
+    /// Creates the 503 for a ban or a mute that was lifted here, and maybe not in Redis.
+    pub fn of_unconfirmed_lift(error: StoreError) -> Self {
+        Self::from(error).detail(
+            "It is lifted on this server, and may be on the others. Lift it again when Redis answers again.",
+        )
     }
 
     /// Creates the 503 that the layer responds with when the store does not answer.
@@ -99,6 +106,12 @@ pub fn with_fallbacks<S: Clone + Send + Sync + 'static>(routes: Router<S>) -> Ro
 pub async fn no_store(mut response: Response) -> Response {
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
+}
+
+/// Returns whether Redis may have made a change, or a part of it: a script may fail in its middle.
+pub fn may_stand(error: &StoreError) -> bool {
+    let code = if let StoreError::Refused { code, .. } = error { code } else { "" };
+    error.may_have_counted() || matches!(code, "ERR" | "WRONGTYPE" | "NOPERM")
 }
 
 /// For the routes that ask the store themselves. The layer has its own response.

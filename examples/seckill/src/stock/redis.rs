@@ -73,32 +73,59 @@ struct Replication {
     confirmed: u32,
     /// The name of what this master and its replicas have written. Another master has another.
     history: String,
-    /// The addresses of those that follow it, which several may share.
-    online: Vec<String>,
-    /// How many follow it, with those that have confirmed nothing yet.
-    listed: usize,
+    /// The addresses of those that follow it, which several may share, and whether each has confirmed anything on its
+    /// connection.
+    online: Vec<(String, bool)>,
 }
 
 impl Replication {
     fn of(info: &str) -> Self {
         let field = |name| info.lines().find_map(|line| line.strip_prefix(name));
-        let listed = || info.lines().filter(|line| line.contains(",state=online,"));
-        // One that can't load what its master sends is listed for an instant, again and again, and never confirms anything.
-        let online = || listed().filter(|line| !line.contains(",offset=0,"));
+        let online = || info.lines().filter(|line| line.contains(",state=online,"));
         let number = |line: &str, name: &str| {
             line.split_once(name)?.1.split(',').next()?.parse::<u64>().ok()
         };
         let is_in_time = |line: &&str| number(line, ",lag=").is_some_and(|lag| lag <= LAG);
-        let address =
-            |line: &str| Some(line.split_once(':')?.1.split_once(",state=")?.0.to_owned());
-        let mut there: Vec<_> = online().filter(is_in_time).filter_map(address).collect();
-        let confirmed = listed().filter(is_in_time).count() as u32;
+        let replica = |line: &str| {
+            let address = line.split_once(':')?.1.split_once(",state=")?.0.to_owned();
+            Some((address, !line.contains(",offset=0,")))
+        };
+        let mut there: Vec<_> = online().filter(is_in_time).filter_map(replica).collect();
+        let confirmed = there.len() as u32;
         // One that has connected again may be listed twice for a while.
-        let late = online().filter(|line| !is_in_time(line)).filter_map(address);
-        let late: Vec<_> = late.filter(|it| !there.contains(it)).collect();
+        let late = online().filter(|line| !is_in_time(line)).filter_map(replica);
+        let is_another = |late: &(String, bool)| !there.iter().any(|it| it.0 == late.0);
+        let late: Vec<_> = late.filter(is_another).collect();
         there.extend(late);
         let history = field("master_replid:").unwrap_or_default().to_owned();
-        Self { confirmed, history, online: there, listed: listed().count() }
+        Self { confirmed, history, online: there }
+    }
+}
+
+impl Followers {
+    /// Takes note of the replicas of a master. Returns when one has left it of late, if so.
+    fn see(&mut self, replicas: &Replication) -> Option<Instant> {
+        if self.of_history.len() >= MOST_HISTORIES {
+            self.of_history.clear();
+        }
+        // Those of an old master stay: one connection may be to it, and another to the new one. Who is not there yet, after a
+        // restart or a failover, may be the next master.
+        let is_missed = replicas.online.len() < self.most;
+        let (known, left) = self
+            .of_history
+            .entry(replicas.history.clone())
+            .or_insert_with(|| (Vec::new(), is_missed.then(Instant::now)));
+        // One that can't load what its master sends is listed again and again for an instant, and never confirms anything.
+        let has_data = |(it, has_confirmed): &&(_, _)| *has_confirmed || known.contains(it);
+        let there: Vec<_> =
+            replicas.online.iter().filter(has_data).map(|(it, _)| it.clone()).collect();
+        let count = |all: &[String], it| all.iter().filter(|other| *other == it).count();
+        if known.iter().any(|it| count(&there, it) < count(known, it)) {
+            *left = Some(Instant::now());
+        }
+        self.most = there.len().max(self.most);
+        *known = there;
+        left.filter(|at| at.elapsed() < LEFT_BY)
     }
 }
 
@@ -122,27 +149,12 @@ struct OnSale {
 impl OnSale {
     /// Returns why what the master has may be lost with it, if so.
     fn trouble(&self, replicas: &Replication, wanted: u32) -> Option<StockError> {
-        let Followers { of_history, most } = &mut *lock(&self.followers);
-        if of_history.len() >= MOST_HISTORIES {
-            of_history.clear();
-        }
-        *most = replicas.online.len().max(*most);
-        // Those of an old master stay: one connection may be to it, and another to the new one. Who is not there yet, after a
-        // restart or a failover, may be the next master.
-        let (online, left) = of_history.entry(replicas.history.clone()).or_insert_with(|| {
-            let is_missed = replicas.listed < *most;
-            (Vec::new(), is_missed.then(Instant::now))
-        });
-        let count = |all: &[String], it| all.iter().filter(|other| *other == it).count();
-        if online.iter().any(|it| count(&replicas.online, it) < count(online, it)) {
-            *left = Some(Instant::now());
-        }
-        online.clone_from(&replicas.online);
+        let left = lock(&self.followers).see(replicas);
         let confirmed = replicas.confirmed;
         if confirmed < wanted {
             return Some(StockError::NotReplicated { confirmed, wanted });
         }
-        left.is_some_and(|at| at.elapsed() < LEFT_BY).then_some(StockError::ReplicaLeft)
+        left.map(|_| StockError::ReplicaLeft)
     }
 
     /// Returns why what a call to this master has told may be lost with it, if so. Otherwise takes note of how many orders and
@@ -505,21 +517,32 @@ fn is_refusal(outcome: Outcome) -> bool {
 mod tests {
     use super::*;
 
-    /// One that has connected again, before its master has missed the old connection, and one that can't load the data.
+    /// What one look after another sees: a name for each replica, its offset, and how long ago it has replied.
     #[test]
-    fn replicas_are_those_that_have_the_data() {
-        let of = |number, lag| {
-            let place = "ip=10.0.0.1,port=6379,state=online,offset=1";
-            format!("slave{number}:{place},lag={lag},type=replica\r\n")
-        };
-        let without_data = of(1, 0).replace("offset=1", "offset=0");
-        for (info, online) in [
-            (of(0, 0) + &of(1, 40), 1),
-            (of(0, 0) + &of(1, 1), 2),
-            (of(0, 40) + &of(1, 40), 2),
-            (of(0, 0) + &without_data, 1),
-        ] {
-            assert_eq!(Replication::of(&info).online.len(), online, "{info}");
+    fn replica_that_connects_again_or_has_no_data_has_not_left() {
+        type Look<'a> = &'a [(&'a str, u32, u32)];
+        let cases: [(&[Look], bool); 7] = [
+            // It is listed twice, before its master has missed the old connection.
+            (&[&[("a", 1, 0)], &[("a", 1, 0), ("a", 1, 40)], &[("a", 1, 0)]], false),
+            (&[&[("a", 1, 0), ("a", 1, 1)], &[("a", 1, 1)]], true),
+            (&[&[("a", 1, 40), ("a", 1, 40)], &[("a", 1, 40)]], true),
+            (&[&[("a", 1, 0)], &[("a", 0, 0)], &[("a", 1, 0)]], false),
+            (&[&[("a", 1, 0)], &[("a", 1, 0), ("b", 0, 0)], &[("a", 1, 0)]], false),
+            (&[&[("a", 0, 0)], &[("a", 1, 0)], &[("b", 1, 0)]], true),
+            (&[&[("a", 1, 0), ("b", 1, 0)], &[("a", 1, 0)]], true),
+        ];
+        for (looks, has_left) in cases {
+            let mut followers = Followers::default();
+            let mut left = None;
+            for look in looks {
+                let line = |(address, offset, lag): &_| {
+                    format!(
+                        "slave0:{address},state=online,offset={offset},lag={lag},type=replica\r\n"
+                    )
+                };
+                left = followers.see(&Replication::of(&look.iter().map(line).collect::<String>()));
+            }
+            assert_eq!(left.is_some(), has_left, "{looks:?}");
         }
     }
 }
