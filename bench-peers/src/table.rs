@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn new_figures_take_the_place_of_the_old_ones() {
+    fn table_is_printed_and_its_figures_replace_the_old_ones() {
         let file = std::env::temp_dir().join(format!("bench-peers-{}.tsv", std::process::id()));
         fs::write(&file, "First\tours\tµs\t1\nOther\tours\tµs\t1\n").unwrap();
         let mut table = Table::new("First", &["µs"]);

@@ -433,7 +433,7 @@ impl CircuitBreaker {
     /// a server that does not run yet, and then refuses the password.
     fn report_lost(&self, error: &StoreError) {
         let text = match error {
-            // It names the server itself.
+            // The error names the server itself.
             StoreError::Unreachable { .. } => error.to_string(),
             _ => format!("{}: {error}", self.connector.name()),
         };

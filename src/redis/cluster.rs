@@ -58,7 +58,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// - Two ask at once. Whose reply comes second finds that `slots` is not what it was, and changes nothing.
 /// - A call has found its node, and another one takes its place. If the old one serves nobody, it refuses the call. If the call
 ///   goes to the new one before its logs are reconciled, `RedisStore::accept` finds a failure since the call began, and
-///   looks whether the logs of this process have room. Test: `replaced_node_never_over_admits`.
+///   looks whether the logs of this process have room. Test: `replaced_node_never_over_admits_and_keeps_bans`.
 /// - A node is no longer used while calls wait on it. They keep its connection until they have their replies.
 pub(crate) struct Cluster {
     /// The servers that the application has named. All nodes have the credentials of the first one.

@@ -43,6 +43,8 @@ impl Sentinel {
             }
         }
         let most = votes.into_iter().max_by_key(|(_, count)| *count);
+        // In one order, or each attempt would seem to fail for another reason.
+        errors.sort();
         let unreachable = || StoreError::Unreachable { message: errors.join(", ") };
         most.map(|(master, _)| (master, false)).ok_or_else(unreachable)
     }

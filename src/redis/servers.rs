@@ -167,12 +167,12 @@ impl RedisServers {
         #[cfg(feature = "tls")]
         if let Some(redis::TlsCertificates { root_cert, client_tls }) = &self.certificates.0 {
             let client_cert = client_tls.as_ref().map(|tls| &tls.client_cert);
-            for (pem, fix) in [
+            for (pem, wrong) in [
                 (root_cert.as_ref(), "root_certificate holds no certificate in PEM"),
                 (client_cert, "client_certificate holds no certificate in PEM"),
             ] {
                 if pem.is_some_and(|pem| CertificateDer::pem_slice_iter(pem).next().is_none()) {
-                    return Err((ErrorKind::InvalidClientConfig, fix).into());
+                    return Err((ErrorKind::InvalidClientConfig, wrong).into());
                 }
             }
         }
@@ -251,7 +251,7 @@ fn login(username: Option<String>, password: Option<String>) -> RedisConnectionI
 fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
     let info = url.as_ref().into_connection_info().map_err(unreachable)?;
     if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
-        let message = "the URL is wrong: #insecure is not supported: set root_certificate";
+        let message = "the URL is wrong: #insecure is not supported, set root_certificate instead";
         return Err(StoreError::Unreachable { message: message.to_owned() });
     }
     // Without its name, which a user of few rights may not set: Redis would log each try as refused.
@@ -290,7 +290,8 @@ mod tests {
         assert!(client.get_connection_info().tcp_settings().nodelay());
     }
 
-    /// An application that installs one of its own later would find another one.
+    /// Otherwise an application's own `install_default` would fail. The provider is one for the process, so no other unit
+    /// test opens a client with TLS.
     #[cfg(feature = "tls")]
     #[test]
     fn cryptography_provider_is_installed_for_tls_alone() {

@@ -118,7 +118,7 @@ async fn silent_node_costs_its_timeout_once() {
     assert_eq!(limiter.peek(&*of_it[1]).await.unwrap().remaining(), 6, "both were written back");
 }
 
-/// Its connection breaks, and no other one is made, or it hangs when the process is started.
+/// The node is killed while it is in use, or hangs from the start of the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_nodes_decide_beside_a_dead_one() {
     for is_killed in [true, false] {
@@ -552,11 +552,11 @@ async fn lose_last_writes(cluster: &Cluster, primary: usize) {
     old.says("replication", "role:slave").await;
 }
 
-/// The next check finds the other node, also if nobody says who has which slot, so that it learns from its refusal alone where
-/// that is. The replica lacks a ban, too, which the next check meets before the process knows of the loss, or a later one.
+/// The replica that takes its place lacks admissions and a ban. Either log may be checked first, and where no node says who
+/// has which slot, only the refusal of the old one tells where the new one is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replaced_node_never_over_admits() {
-    for (says_more, ban_comes_first) in [(true, false), (true, true), (false, false)] {
+async fn replaced_node_never_over_admits_and_keeps_bans() {
+    for (says_slots, ban_comes_first) in [(true, false), (true, true), (false, false)] {
         let cluster = Cluster::with_replicas(1).await;
         let store = store(cluster.servers()).await;
         let policy = with_bans("banned");
@@ -566,7 +566,7 @@ async fn replaced_node_never_over_admits() {
         assert!(admit(&banned, "alice").await);
         let bans = Bans::new(&policy, store);
         bans.impose("alice", Duration::from_secs(3600), "spam").await.unwrap();
-        if !says_more {
+        if !says_slots {
             for node in &cluster.nodes {
                 node.run::<()>(&["ACL", "SETUSER", "default", "-cluster"]).await;
             }

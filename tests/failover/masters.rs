@@ -66,18 +66,18 @@ async fn server_whose_writes_are_paused_costs_one_wait() {
 /// Each Sentinel, or the master that they name.
 #[tokio::test]
 async fn error_through_sentinels_names_the_server() {
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let (first, second, master) = (free(), free(), free());
+    // Nobody has these ports.
+    let [first, second, master] = [1, 2, 3].map(|port| format!("127.0.0.1:{port}"));
     let error_of = async |urls: Vec<String>, name: &str| {
         let servers = RedisServers::sentinel(urls, name).unwrap();
         RedisStore::connect(servers).await.unwrap_err().to_string()
     };
-    let gone = [first, second].map(|address| format!("redis://{address}"));
+    let gone = [&first, &second].map(|address| format!("redis://{address}"));
     let error = error_of(gone.to_vec(), MASTER).await;
     for address in [first, second] {
         assert!(error.contains(&format!("{address}: ")), "{error}");
     }
-    let sentinel = Sentinel::start(master.port()).await;
+    let sentinel = Sentinel::start(3).await;
     let error = error_of(vec![sentinel.server.url()], MASTER).await;
     assert!(error.contains(&format!("{master}: ")), "{error}");
     let error = error_of(vec![sentinel.server.url()], "another").await;

@@ -79,6 +79,7 @@ async fn only_another_reason_of_an_outage_is_reported_again() {
         breaker.report_lost(&error);
         assert_eq!(warnings.lines().len(), lines, "{error}");
     }
+    // A warning names the server, also one that is silent.
     breaker.reported().take();
     breaker.report_lost(&StoreError::Timeout);
     let named = format!("127.0.0.1:{}: the store did not reply in time", server.port());

@@ -1,4 +1,4 @@
-//! Tests that the Redis store decides as the pure algorithm in random histories of several logs, changed
+//! Tests that both stores decide as the pure algorithm in random histories of several logs, changed
 //! limits, costs, checks sent again, settlements, cancellations and clock steps.
 
 use fastrand::Rng;
@@ -8,12 +8,20 @@ use test_support::Redis;
 
 use super::step::{BUDGET, OF_VALUES, history};
 use super::{LONGEST_WINDOW_US, Player, Step};
+use crate::MemoryStore;
 use crate::RedisStore;
 use crate::window::Check;
 
 /// The first timestamp of a Redis history. It has as many digits as a real one.
 const ORIGIN_US: u64 = 1_790_000_000_000_000;
 const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
+
+async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
+    tokio::time::pause();
+    let store = MemoryStore::new();
+    let mut player = Player::new(&store, KEYS.map(Into::into), LONGEST_WINDOW_US);
+    player.play_under_paused_time(steps).await
+}
 
 /// Plays a history, in which checks that follow each other go in one call if `together` is set.
 async fn play_on_redis(
@@ -50,10 +58,10 @@ async fn play_on_redis(
     Ok(())
 }
 
-fn histories() -> impl Strategy<Value = Vec<Step>> {
+fn histories(clock_steps_back: impl Strategy<Value = bool>) -> impl Strategy<Value = Vec<Step>> {
     // Fewer steps of one seed are the beginning of the same history, so that a failure shrinks.
     let history = |(seed, steps, back)| history(&mut Rng::with_seed(seed), steps, back);
-    (any::<u64>().no_shrink(), 1..80_usize, any::<bool>()).prop_map(history)
+    (any::<u64>().no_shrink(), 1..80_usize, clock_steps_back).prop_map(history)
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -69,13 +77,20 @@ fn config() -> ProptestConfig {
 }
 
 #[test]
+fn memory_store_decides_as_the_algorithm() {
+    proptest!(config(), |(steps in histories(Just(false)))| {
+        runtime().block_on(play_in_memory(&steps)).map_err(TestCaseError::fail)?;
+    });
+}
+
+#[test]
 fn script_decides_as_the_algorithm() {
     let runtime = runtime();
     let server = runtime.block_on(Redis::start());
     let connection = runtime.block_on(server.connection()).unwrap();
     let history_number = std::cell::Cell::new(0);
 
-    let histories = (histories(), any::<bool>());
+    let histories = (histories(any::<bool>()), any::<bool>());
     proptest!(config(), |((steps, together) in histories)| {
         history_number.set(history_number.get() + 1);
         let prefix = format!("history-{}", history_number.get());
@@ -137,9 +152,9 @@ fn script_is_exact_in_rare_histories() {
     let ban = |units, only_longer| Step::Ban(units * unit, only_longer, (0, 0));
     let strike = [check(&user), check(&user), Step::Advance(20 * unit)];
     let first = [Step::SetLimits(0, 1, 1, 2), ban(15, false), Step::Advance(16 * unit)];
-    // Then the level falls before one by strikes, and before one by hand, on which one by strikes follows.
-    let falls = [Step::Advance(60 * unit), ban(1, false), Step::Advance(2 * unit)];
-    let falls = [&falls[..1], &strike[..2], &falls, &strike[..2]].concat();
+    // Then the level falls: before a ban by strikes, and before one by hand that a ban by strikes follows.
+    let later = [Step::Advance(60 * unit), ban(1, false), Step::Advance(2 * unit)];
+    let falls = [&later[..1], &strike[..2], &later, &strike[..2]].concat();
     let bans = [&first[..], &strike, &strike[..2], &[ban(12, true)], &falls].concat();
 
     // A value above a lower limit is itself the next to leave.

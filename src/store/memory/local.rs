@@ -158,7 +158,7 @@ mod tests {
 
     /// However long a key stays in use.
     #[tokio::test(start_paused = true)]
-    async fn log_drops_what_it_keeps_no_longer() {
+    async fn log_in_use_drops_expired_entries() {
         let store = MemoryStore::new();
         let limiter = Limiter::new(Quota::per_minute(100), store.clone());
         for _ in 0..200 {

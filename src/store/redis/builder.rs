@@ -80,8 +80,8 @@ impl RedisStoreBuilder {
     /// busy machine, or a Redis 250 ms away, is no outage. Choose a shorter time where a request must
     /// not wait so long for a Redis that has just died.
     ///
-    /// A new connection has a second of its own. With TLS 1.3 or without TLS that is enough for 250 ms, but TLS 1.2 takes
-    /// four round trips.
+    /// A new connection has one second, whatever this time is. TLS 1.2 takes four round trips, too many for a Redis 250 ms
+    /// away.
     ///
     /// On a Cluster this holds for the connection to each node.
     ///

@@ -110,7 +110,7 @@ pub fn outcome(wait: Duration) -> Outcome {
     Outcome::new(wait.is_zero(), [LogOutcome::new([state])])
 }
 
-/// A memory store that counts the checks, may hold its replies back until it is notified, and may be some way off.
+/// A memory store that counts the checks. It may hold their replies back, be some way off, and delay settlements.
 #[derive(Clone, Default)]
 pub struct Delayed {
     /// Where the logs are.
