@@ -118,7 +118,7 @@ impl Waiting {
                     let states = outcome.quotas_mut().iter_mut().zip(behind.logs()[0].quotas());
                     states.for_each(|(state, it)| state.wait_us = state.wait_us.max(it.wait_us));
                 }
-                // They have other quotas, or wait for another log, and take their places here after that.
+                // They have other quotas, or wait for another log: they take their places here by then.
                 (Some(queue), behind) => {
                     queue.raise(outcome, &log.policy, cost, told_us);
                     if behind.is_some() {
@@ -144,12 +144,13 @@ impl Waiting {
         waiter: Waiter,
         denied: Option<Denied>,
     ) -> QueuedCaller<'_> {
-        let others = check.costs().filter(|(other, _)| **other != log);
-        let takes: Vec<_> = others.map(|(other, cost)| (other.clone(), cost.into())).collect();
+        let places = |it: &LogId, cost: u32| if *it == log { 0 } else { u64::from(cost) };
+        let takes: Vec<_> =
+            check.costs().map(|(it, cost)| (it.clone(), places(it, cost))).collect();
         let waiter = Arc::new(waiter);
         let mut queues = self.lock();
-        for (other, places) in &takes {
-            queues.entry(other.clone()).or_default().taken += places;
+        for (log, places) in &takes {
+            queues.entry(log.clone()).or_default().taken += places;
         }
         let queue = queues.entry(log.clone()).or_default();
         queue.insert(ticket, waiter.clone());
@@ -192,7 +193,7 @@ impl Drop for WaiterCount<'_> {
 struct QueuedCaller<'a> {
     waiting: &'a Waiting,
     log: LogId,
-    /// How many places it takes in each of its other logs.
+    /// How many places it takes in each of its logs, beside those as a waiter.
     takes: Vec<(LogId, u64)>,
     ticket: u64,
     waiter: Arc<Waiter>,
@@ -221,7 +222,7 @@ impl Drop for QueuedCaller<'_> {
         if let Some(queue) = queues.get_mut(&self.log) {
             queue.remove(self.ticket, &self.waiter, self.is_admitted);
         }
-        for (log, places) in self.takes.iter().chain([&(self.log.clone(), 0)]) {
+        for (log, places) in &self.takes {
             if let Entry::Occupied(mut queue) = queues.entry(log.clone()) {
                 queue.get_mut().taken -= places;
                 if queue.get().is_empty() {

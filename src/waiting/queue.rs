@@ -178,9 +178,10 @@ impl Queue {
             // Without the first one there can be room sooner for one that needs less, and for those behind it.
             is_known &= places > 0 || waiter.needs_as_much_as(&first);
             let stays = !is_known || !is_too_long(&denial, places, waiter);
-            match stays {
-                true => places += u64::from(waiter.cost),
-                false => waiter.wake.notify_one(),
+            if stays {
+                places += u64::from(waiter.cost);
+            } else {
+                waiter.wake.notify_one();
             }
             stays
         });

@@ -274,9 +274,9 @@ pub(crate) async fn deny_behind(
             // There is room, for those that wait.
             let waits = |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.places(log) > 0;
             let index = check.costs().position(waits).unwrap_or(0);
-            let state =
-                outcome.logs_mut().get_mut(index).and_then(|it| it.quotas_mut().first_mut());
-            state.into_iter().for_each(|state| state.wait_us = 1);
+            if let Some(log) = outcome.logs_mut().get_mut(index) {
+                log.wait_at_least(1);
+            }
         }
         outcome
     });

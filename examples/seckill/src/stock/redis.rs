@@ -103,8 +103,8 @@ impl Replication {
 }
 
 impl Followers {
-    /// Takes note of the replicas of a master. Returns when one has left it of late, if so.
-    fn see(&mut self, replicas: &Replication) -> Option<Instant> {
+    /// Takes note of the replicas of a master. Returns whether one has left it of late.
+    fn see(&mut self, replicas: &Replication) -> bool {
         if self.of_history.len() >= MOST_HISTORIES {
             self.of_history.clear();
         }
@@ -116,16 +116,21 @@ impl Followers {
             .entry(replicas.history.clone())
             .or_insert_with(|| (Vec::new(), is_missed.then(Instant::now)));
         // One that can't load what its master sends is listed again and again for an instant, and never confirms anything.
-        let has_data = |(it, has_confirmed): &&(_, _)| *has_confirmed || known.contains(it);
-        let there: Vec<_> =
-            replicas.online.iter().filter(has_data).map(|(it, _)| it.clone()).collect();
         let count = |all: &[String], it| all.iter().filter(|other| *other == it).count();
+        let (with_data, without): (Vec<_>, Vec<_>) =
+            replicas.online.iter().partition(|(_, has_confirmed)| *has_confirmed);
+        let mut there: Vec<String> = with_data.into_iter().map(|(it, _)| it.clone()).collect();
+        for (it, _) in without {
+            if count(&there, it) < count(known, it) {
+                there.push(it.clone());
+            }
+        }
         if known.iter().any(|it| count(&there, it) < count(known, it)) {
             *left = Some(Instant::now());
         }
         self.most = there.len().max(self.most);
         *known = there;
-        left.filter(|at| at.elapsed() < LEFT_BY)
+        left.is_some_and(|at| at.elapsed() < LEFT_BY)
     }
 }
 
@@ -154,7 +159,7 @@ impl OnSale {
         if confirmed < wanted {
             return Some(StockError::NotReplicated { confirmed, wanted });
         }
-        left.map(|_| StockError::ReplicaLeft)
+        left.then_some(StockError::ReplicaLeft)
     }
 
     /// Returns why what a call to this master has told may be lost with it, if so. Otherwise takes note of how many orders and
@@ -521,19 +526,20 @@ mod tests {
     #[test]
     fn replica_that_connects_again_or_has_no_data_has_not_left() {
         type Look<'a> = &'a [(&'a str, u32, u32)];
-        let cases: [(&[Look], bool); 7] = [
+        let cases: [(&[Look], bool); 8] = [
             // It is listed twice, before its master has missed the old connection.
             (&[&[("a", 1, 0)], &[("a", 1, 0), ("a", 1, 40)], &[("a", 1, 0)]], false),
             (&[&[("a", 1, 0), ("a", 1, 1)], &[("a", 1, 1)]], true),
             (&[&[("a", 1, 40), ("a", 1, 40)], &[("a", 1, 40)]], true),
             (&[&[("a", 1, 0)], &[("a", 0, 0)], &[("a", 1, 0)]], false),
             (&[&[("a", 1, 0)], &[("a", 1, 0), ("b", 0, 0)], &[("a", 1, 0)]], false),
+            (&[&[("a", 1, 0)], &[("a", 1, 0), ("a", 0, 0)], &[("a", 1, 0)]], false),
             (&[&[("a", 0, 0)], &[("a", 1, 0)], &[("b", 1, 0)]], true),
             (&[&[("a", 1, 0), ("b", 1, 0)], &[("a", 1, 0)]], true),
         ];
         for (looks, has_left) in cases {
             let mut followers = Followers::default();
-            let mut left = None;
+            let mut left = false;
             for look in looks {
                 let line = |(address, offset, lag): &_| {
                     format!(
@@ -542,7 +548,7 @@ mod tests {
                 };
                 left = followers.see(&Replication::of(&look.iter().map(line).collect::<String>()));
             }
-            assert_eq!(left.is_some(), has_left, "{looks:?}");
+            assert_eq!(left, has_left, "{looks:?}");
         }
     }
 }
