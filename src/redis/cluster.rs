@@ -136,12 +136,19 @@ impl Cluster {
     /// Connects to one of the servers that the application has named, and then to one of the nodes that it knows: they may
     /// announce addresses that nobody reaches from here.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<(), StoreError> {
-        for _ in 0..2 {
-            let slots = self.slots.load_full();
-            let connected = self.ask_any(slots.nodes.clone(), &slots, true).await;
-            connected.map_err(|errors| StoreError::Unreachable { message: errors.join(", ") })?;
+        let named = self.slots.load_full();
+        self.ask_any(named.nodes.clone(), &named, true).await?;
+        let breakers = self.breakers();
+        if breakers.iter().any(|breaker| breaker.is_connected()) {
+            return Ok(());
         }
-        Ok(())
+        let connect = |breaker: Arc<CircuitBreaker>| async move {
+            breaker.connect().await.map_err(|error| match error {
+                StoreError::Unreachable { message } => message,
+                error => error.to_string(),
+            })
+        };
+        first_success(breakers.into_iter().map(connect).collect()).await
     }
 
     /// Returns the circuit breaker of each node.
@@ -357,8 +364,8 @@ impl Cluster {
     }
 
     /// Asks the servers that the application has named, on new connections.
-    async fn ask_named(self: &Arc<Self>, known: &Arc<Slots>) -> Result<(), Vec<String>> {
-        let nodes = self.named_nodes().map_err(|error| vec![error.to_string()])?;
+    async fn ask_named(self: &Arc<Self>, known: &Arc<Slots>) -> Result<(), StoreError> {
+        let nodes = self.named_nodes().map_err(reply::error)?;
         self.ask_any(nodes, known, false).await
     }
 
@@ -369,8 +376,8 @@ impl Cluster {
         nodes: Vec<Arc<Node>>,
         known: &Arc<Slots>,
         connects: bool,
-    ) -> Result<(), Vec<String>> {
-        let (mut questions, mut errors) = (JoinSet::new(), Vec::new());
+    ) -> Result<(), StoreError> {
+        let mut questions = JoinSet::new();
         for node in nodes {
             let (cluster, known) = (self.clone(), known.clone());
             questions.spawn(async move {
@@ -389,15 +396,7 @@ impl Cluster {
                 Err(format!("{}:{}: {error}", node.address.0, node.address.1))
             });
         }
-        while let Some(reply) = questions.join_next().await {
-            match reply {
-                Ok(Ok(())) => return Ok(()),
-                Ok(Err(error)) => errors.push(error),
-                // Its runtime ends.
-                Err(_) => {}
-            }
-        }
-        Err(errors)
+        first_success(questions).await
     }
 
     /// Asks a node who has which slot. Returns whether what it says was of use. It is of none if the node serves nobody: the
@@ -527,6 +526,21 @@ async fn refuses_keys_of_others(node: &Node, slots: &Slots) -> bool {
         }
     }
     false
+}
+
+/// Waits until one of some attempts has succeeded, or all have failed. Each error names its node.
+async fn first_success(mut attempts: JoinSet<Result<(), String>>) -> Result<(), StoreError> {
+    let mut errors = Vec::new();
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(error)) => errors.push(error),
+            // Its runtime ends.
+            Err(_) => {}
+        }
+    }
+    errors.sort();
+    Err(StoreError::Unreachable { message: errors.join(", ") })
 }
 
 #[cfg(test)]
