@@ -142,12 +142,7 @@ impl Cluster {
         if breakers.iter().any(|breaker| breaker.is_connected()) {
             return Ok(());
         }
-        let connect = |breaker: Arc<CircuitBreaker>| async move {
-            breaker.connect().await.map_err(|error| match error {
-                StoreError::Unreachable { message } => message,
-                error => error.to_string(),
-            })
-        };
+        let connect = |breaker: Arc<CircuitBreaker>| async move { breaker.connect().await };
         first_success(breakers.into_iter().map(connect).collect()).await
     }
 
@@ -390,10 +385,11 @@ impl Cluster {
                 let error = match asked.await {
                     Ok(true) => return Ok(()),
                     Ok(false) => "the node serves nobody, or knows no slots".to_owned(),
-                    Err(StoreError::Unreachable { message }) => return Err(message),
+                    Err(error @ StoreError::Unreachable { .. }) => return Err(error),
                     Err(error) => error.to_string(),
                 };
-                Err(format!("{}:{}: {error}", node.address.0, node.address.1))
+                let message = format!("{}:{}: {error}", node.address.0, node.address.1);
+                Err(StoreError::Unreachable { message })
             });
         }
         first_success(questions).await
@@ -529,12 +525,13 @@ async fn refuses_keys_of_others(node: &Node, slots: &Slots) -> bool {
 }
 
 /// Waits until one of some attempts has succeeded, or all have failed. Each error names its node.
-async fn first_success(mut attempts: JoinSet<Result<(), String>>) -> Result<(), StoreError> {
+async fn first_success(mut attempts: JoinSet<Result<(), StoreError>>) -> Result<(), StoreError> {
     let mut errors = Vec::new();
     while let Some(attempt) = attempts.join_next().await {
         match attempt {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) => errors.push(error),
+            Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
+            Ok(Err(error)) => errors.push(error.to_string()),
             // Its runtime ends.
             Err(_) => {}
         }

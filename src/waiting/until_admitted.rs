@@ -265,21 +265,21 @@ pub(crate) async fn deny_behind(
         Some((_, outcome)) if check.logs.len() == 1 && outcome.logs()[0].is_read() => {
             Ok(outcome.clone())
         }
-        _ => store.peek(&check).await,
-    };
-    let outcome = outcome.map(|mut outcome| {
-        outcome.admitted = false;
-        waiting.raise(&check, &mut outcome);
-        if outcome.fits() {
-            // There is room, for those that wait.
-            let waits = |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.places(log) > 0;
-            let index = check.costs().position(waits).unwrap_or(0);
-            if let Some(log) = outcome.logs_mut().get_mut(index) {
-                log.wait_at_least(1);
+        _ => store.peek(&check).await.map(|mut outcome| {
+            outcome.admitted = false;
+            waiting.raise(&check, &mut outcome);
+            if outcome.fits() {
+                // There is room, for those that wait.
+                let waits =
+                    |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.places(log) > 0;
+                let index = check.costs().position(waits).unwrap_or(0);
+                if let Some(log) = outcome.logs_mut().get_mut(index) {
+                    log.wait_at_least(1);
+                }
             }
-        }
-        outcome
-    });
+            outcome
+        }),
+    };
     match (conclude(check, outcome, false)?, behind) {
         // In an outage `Open` admits what can't be decided: the denial of the one log stays.
         (Decision::Admitted(_), Some((part, outcome))) => Ok(Decision::new(part, outcome)),
