@@ -198,8 +198,16 @@ impl Bans {
     /// A [`StoreError`] if the store fails. A [`RedisStore`](crate::RedisStore) has lifted the ban of this process by
     /// then, but in Redis and in other processes it may stand. Lift it again when Redis answers.
     pub async fn lift(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
+        self.lift_ban(key.into(), false).await
+    }
+
+    async fn lift_ban(&self, key: Key, resets: bool) -> Result<bool, StoreError> {
         let (this, log) = (self.clone(), self.log(key));
         let lifted = to_the_end(async move {
+            if resets {
+                // The ban holds requests off until its log is empty.
+                this.store.reset(&log).await?;
+            }
             let was_there = this.store.lift(&log).await?;
             let event = was_there.then(|| {
                 let event = BanEvent::Lifted { policy: log.policy.name().to_owned(), key: log.key };
@@ -238,10 +246,7 @@ impl Bans {
     /// # }
     /// ```
     pub async fn pardon(&self, key: impl Into<Key>) -> Result<bool, StoreError> {
-        let log = self.log(key);
-        // The ban holds requests off until its log is empty.
-        self.store.reset(&log).await?;
-        self.lift(log.key).await
+        self.lift_ban(key.into(), true).await
     }
 
     /// Returns about `count` of the banned keys, and where the next page begins.

@@ -59,6 +59,23 @@ async fn event_comes_although_the_caller_has_left() {
     assert_eq!(*events.lock().unwrap(), [None, None, Some("eve"), Some("eve")]);
 }
 
+/// As a lift, a pardon that has begun is finished: otherwise the log is empty, and the ban stands.
+#[tokio::test]
+async fn pardon_is_finished_although_the_caller_has_left() {
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    assert!(Limiter::new(policy(), store.clone()).check("mallory").await.unwrap().is_admitted());
+    let bans = Bans::new(policy(), store);
+    bans.impose("mallory", Duration::from_secs(3_600), "by hand").await.unwrap();
+    let mut pardon = task::spawn(bans.pardon("mallory"));
+    assert_pending!(pardon.poll());
+    let is_empty = async || !redis.keys().await.iter().any(|key| key.ends_with(":1s"));
+    eventually("the log is empty", is_empty).await;
+    drop(pardon);
+    sleep(Duration::from_millis(500)).await;
+    assert_eq!(bans.get("mallory").await.unwrap(), None);
+}
+
 async fn manual_ban_only_lengthens_until_lifted(store: impl Store + Clone) {
     let events = Arc::new(Mutex::new(Vec::new()));
     let heard = events.clone();
