@@ -82,7 +82,13 @@ where
                 let wait = wait(check, head, config.clone());
                 State::Waiting { wait, rest: Some((inner, body, config)) }
             }
-            Ok(Ok(Some(check))) => request.ask(check),
+            Ok(Ok(Some(check))) => {
+                let (store, cancels) = (&request.config.store, request.config.cancels());
+                match catch_unwind(AssertUnwindSafe(|| PendingCheck::send(store, check, cancels))) {
+                    Ok(check) => State::Deciding { check, request: Some(request) },
+                    Err(panic) => State::Panicked { panic: Some(panic) },
+                }
+            }
             Ok(Ok(None)) => request.call(AfterResponse::default()),
             Ok(Err(_)) if request.config.shadow => request.call(AfterResponse::default()),
             Ok(Err(rejection)) => request.reject(rejection),
@@ -273,12 +279,13 @@ impl Called {
     /// Cancels the request if it does not count with this response, or settles its budgets.
     fn settle_by_head(&mut self, head: Option<&Response<()>>) -> Option<JoinHandle<()>> {
         let Self { after, config, .. } = self;
-        let cancel = after.cancel.take();
         let cancels = match (head, &config.cancel_if) {
             (None, _) => config.cancel_unanswered,
-            (Some(head), Some(cancel_if)) => cancel.is_some() && cancel_if(head),
+            (Some(head), Some(cancel_if)) => after.cancel.is_some() && cancel_if(head),
             _ => false,
         };
+        // Not sooner: after a panic of the closure there is no response.
+        let cancel = after.cancel.take();
         if cancels {
             after.budgets = None;
             let shown = after.shown.as_mut();

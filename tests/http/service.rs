@@ -303,3 +303,34 @@ async fn what_is_send_stays_send() {
     let task = tokio::spawn(async move { boxed.oneshot(from_user("alice")).await });
     assert_eq!(task.await.unwrap().unwrap().status(), OK);
 }
+
+/// A store is the application's, too.
+#[tokio::test]
+async fn panic_of_a_store_leaves_the_buffer() {
+    let store = StubStore(|check: &Check| {
+        assert!(check.logs()[0].key.as_bytes() != b"bob");
+        StoreFuture::ready(Ok(outcome(Duration::ZERO)))
+    });
+    let buffer = Buffer::new(by_user(Quota::per_minute(9), store).layer(service_fn(ok)), 8);
+    let send = |user: &'static str| {
+        let buffer = buffer.clone();
+        tokio::spawn(async move { buffer.oneshot(from_user(user)).await.map(|it| it.status()) })
+    };
+    assert_eq!(send("alice").await.unwrap().unwrap(), OK);
+    assert!(send("bob").await.unwrap_err().is_panic(), "of its request");
+    assert_eq!(send("carol").await.unwrap().unwrap(), OK);
+}
+
+/// The service has given no response.
+#[tokio::test]
+async fn panic_of_cancel_if_is_no_response() {
+    let store = MemoryStore::new();
+    let layer = by_user(Policy::new("user").quota(Quota::per_minute(9)), store.clone());
+    let layer = layer.cancel_unanswered(true).cancel_if(|_| panic!("a bug of the application"));
+    let service = layer.layer(service_fn(ok));
+    let called = tokio::spawn(service.oneshot(from_user("alice")));
+    assert!(called.await.unwrap_err().is_panic());
+    let limiter =
+        tower_sliding_window::Limiter::new(Policy::new("user").quota(Quota::per_minute(9)), store);
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 9);
+}
