@@ -1,9 +1,10 @@
 //! [`PendingCheck`], which waits for an outcome, and [`SettleHandle`], which settles an admission.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 use tokio::sync::Mutex;
@@ -24,8 +25,8 @@ pub(crate) struct PendingCheck {
     store: Arc<dyn Store>,
     /// Taken when the outcome is there.
     pending: Option<(Check, StoreFuture<Outcome>)>,
-    /// Whether the store may have been asked. Before the first poll a later outcome has sent nothing.
-    was_polled: bool,
+    /// The runtime of the first poll. Before that a later outcome has sent nothing.
+    runtime: Option<Handle>,
     is_cancellable: bool,
 }
 
@@ -34,7 +35,7 @@ impl PendingCheck {
     pub(crate) fn send(store: &Arc<dyn Store>, check: Check, is_cancellable: bool) -> Self {
         let outcome = store.admit(&check);
         let pending = Some((check, outcome));
-        Self { store: store.clone(), pending, was_polled: false, is_cancellable }
+        Self { store: store.clone(), pending, runtime: None, is_cancellable }
     }
 
     /// Returns the check and its outcome.
@@ -42,9 +43,13 @@ impl PendingCheck {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<(Check, Result<Outcome, StoreError>)> {
-        self.was_polled = true;
         let pending = self.pending.as_mut().expect("polled after completion");
-        let outcome = ready!(Pin::new(&mut pending.1).poll(cx));
+        let Poll::Ready(outcome) = Pin::new(&mut pending.1).poll(cx) else {
+            if self.runtime.is_none() {
+                self.runtime = Handle::try_current().ok();
+            }
+            return Poll::Pending;
+        };
         let check = self.pending.take().map(|(check, _)| check);
         Poll::Ready((check.expect("it was there"), outcome))
     }
@@ -62,9 +67,11 @@ impl Drop for PendingCheck {
             }
             Err(later) => later,
         };
-        let Ok(runtime) = Handle::try_current() else { return };
+        let Some(runtime) = self.runtime.take() else { return };
+        // A caller may leave on a thread of another runtime, or of none.
+        let runtime = Handle::try_current().unwrap_or(runtime);
         let is_freed = |log: &LogId| self.is_cancellable || log.policy.counts() == Counts::InFlight;
-        if self.was_polled && check.logs.iter().any(is_freed) {
+        if check.logs.iter().any(is_freed) {
             let check = check.part(|index| is_freed(&check.logs[index]));
             let store = self.store.clone();
             runtime.spawn(async move {
@@ -140,7 +147,8 @@ impl SettleHandle {
         match has_none {
             // The runtime of the admission may have ended. Then nothing may be polled in it.
             true => Some(runtime.spawn(settled)),
-            false => begin(settled, &runtime).err(),
+            // That of a thread may have ended, too, and then a timer panics.
+            false => catch_unwind(AssertUnwindSafe(|| begin(settled, &runtime))).ok()?.err(),
         }
     }
 }

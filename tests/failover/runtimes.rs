@@ -89,3 +89,49 @@ fn permit_in_a_thread_that_ends_is_dropped_without_a_panic() {
     });
     ends.join().unwrap();
 }
+
+/// As above, on a thread whose runtime is the one that has ended, such as one of `spawn_blocking` that it left behind.
+#[test]
+fn permit_dropped_in_the_context_of_an_ended_runtime_does_not_panic() {
+    let runtime = || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (one, other) = (runtime(), runtime());
+    let redis = other.block_on(Redis::start());
+    let proxy = other.block_on(Proxy::to(redis.port()));
+    let limiter = limiter(jobs(), &other.block_on(store(proxy.url())));
+    let permit = one.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
+    let handle = one.handle().clone();
+    one.shutdown_background();
+    thread::sleep(Duration::from_millis(50));
+    other.block_on(async {
+        limiter.acquire("bob", Duration::ZERO).await.unwrap().release().await;
+        proxy.set(Fault::Delay(Duration::from_millis(200)));
+        drop(limiter.acquire("bob", Duration::ZERO).await.unwrap());
+    });
+    let dropped = thread::spawn(move || {
+        let _entered = handle.enter();
+        drop(permit);
+    });
+    assert!(dropped.join().is_ok(), "a permit panics when it is dropped");
+}
+
+/// A permit that is dropped on a thread without a runtime gives its place back, and so does a caller that leaves there.
+#[test]
+fn caller_that_leaves_on_another_thread_leaves_no_place() {
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let redis = runtime.block_on(Redis::start());
+    let proxy = runtime.block_on(Proxy::to(redis.port()));
+    let limiter = limiter(jobs(), &runtime.block_on(store(proxy.url())));
+    let mut acquire = Box::pin({
+        let limiter = limiter.clone();
+        async move { limiter.acquire("alice", Duration::ZERO).await }
+    });
+    runtime.block_on(async {
+        limiter.acquire("bob", Duration::ZERO).await.unwrap().release().await;
+        proxy.set(Fault::Delay(Duration::from_millis(200)));
+        assert!(tokio::time::timeout(Duration::from_millis(100), &mut acquire).await.is_err());
+    });
+    thread::spawn(move || drop(acquire)).join().unwrap();
+    thread::sleep(Duration::from_secs(2));
+    let free = runtime.block_on(limiter.peek("alice")).unwrap().remaining();
+    assert_eq!(free, 9, "a place is held until the end of its lease");
+}
