@@ -47,7 +47,7 @@ pub struct Bans {
 }
 
 /// A change of a ban by [`Bans`], for an audit log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BanEvent {
     /// A ban was imposed, or made longer.

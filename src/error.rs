@@ -56,10 +56,10 @@ pub enum StoreError {
     Overloaded,
     /// The store failed, and a part of it may have counted the request: some of the logs, if they
     /// are on several servers, or some of the commands of a pipeline.
-    #[error("the store failed after it may have counted the request: {source}")]
+    #[error("the store failed after it may have counted the request: {error}")]
     Uncertain {
         /// The failure.
-        source: Box<StoreError>,
+        error: Box<StoreError>,
     },
     /// The store does not support this.
     #[error("the store can't do this: {what}")]
@@ -198,7 +198,7 @@ impl StoreError {
     /// Returns whether the failure policy `Local` decides in place of the store.
     pub(crate) fn is_outage(&self) -> bool {
         match self {
-            Self::Uncertain { source } => source.is_outage(),
+            Self::Uncertain { error } => error.is_outage(),
             _ => !self.is_mistake() && !matches!(self, Self::Overloaded),
         }
     }
@@ -216,9 +216,9 @@ mod tests {
     /// A request of several slots of a Cluster, of which one node takes no more: Redis decides about all of them.
     #[test]
     fn overload_is_no_outage() {
-        for (source, is_outage) in [(StoreError::Overloaded, false), (StoreError::Timeout, true)] {
-            assert_eq!(source.is_outage(), is_outage);
-            assert_eq!(StoreError::Uncertain { source: Box::new(source) }.is_outage(), is_outage);
+        for (error, is_outage) in [(StoreError::Overloaded, false), (StoreError::Timeout, true)] {
+            assert_eq!(error.is_outage(), is_outage);
+            assert_eq!(StoreError::Uncertain { error: Box::new(error) }.is_outage(), is_outage);
         }
     }
 }

@@ -586,7 +586,7 @@ fn ensure_few(quotas: usize) -> Result<(), PolicyError> {
 fn parse_quotas(text: &str) -> Result<Vec<Quota>, PolicyError> {
     ensure_few(text.split(',').count())?;
     let quota = |(index, part): (usize, &str)| {
-        let wrong = |source| PolicyError::Quota { position: index + 1, source };
+        let wrong = |error| PolicyError::Quota { position: index + 1, error };
         part.trim().parse().map_err(wrong)
     };
     text.split(',').enumerate().map(quota).collect()

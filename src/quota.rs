@@ -165,7 +165,7 @@ impl FromStr for Quota {
         let limit = limit
             .trim()
             .parse()
-            .map_err(|source| ParseQuotaError::Limit { text: limit.to_owned(), source })?;
+            .map_err(|error| ParseQuotaError::Limit { text: limit.to_owned(), error })?;
         let Span(window_us) = window.parse()?;
         Ok(Self::try_new(limit, Duration::from_micros(window_us))?)
     }
@@ -206,7 +206,7 @@ pub enum QuotaError {
 }
 
 /// The error of the text form of a [`Quota`].
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParseQuotaError {
     /// The text has no slash.
@@ -216,12 +216,12 @@ pub enum ParseQuotaError {
         text: String,
     },
     /// The part before the slash is not a limit.
-    #[error("the limit {text:?} is not a whole number from 1 to 4294967295: {source}")]
+    #[error("the limit {text:?} is not a whole number from 1 to 4294967295: {error}")]
     Limit {
         /// The part before the slash.
         text: String,
         /// The error of the number.
-        source: std::num::ParseIntError,
+        error: std::num::ParseIntError,
     },
     /// The part after the slash is not a length of time.
     #[error(

@@ -1,6 +1,7 @@
 //! [`ResponseFuture`]: a request, from the check to the response.
 
 use std::any::Any;
+use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
@@ -60,6 +61,12 @@ pin_project! {
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
         /// A closure of the application has panicked, such as an extractor.
         Panicked { panic: Option<Box<dyn Any + Send>> },
+    }
+}
+
+impl<S: Service<Request<ReqBody>>, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
 

@@ -581,7 +581,7 @@ impl SlidingWindowLayer {
     }
 
     /// Sets the response to a rejected request. With the feature `axum` the closure may return any
-    /// `IntoResponse`, of which these responses are some, so that the feature breaks no caller.
+    /// `IntoResponse`, of which these responses are some, so that the feature breaks no caller that names no type.
     ///
     /// Without it the compiler reports any other `IntoResponse`, such as a tuple, as E0308.
     ///

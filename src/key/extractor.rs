@@ -1,5 +1,7 @@
 //! [`KeyExtractor`], and the reasons why a request has no key.
 
+use std::sync::Arc;
+
 use http::request::Parts;
 
 use super::Key;
@@ -47,6 +49,12 @@ where
 {
     fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
         self(parts)
+    }
+}
+
+impl<E: KeyExtractor + ?Sized> KeyExtractor for Arc<E> {
+    fn extract(&self, parts: &Parts) -> Result<Key, KeyError> {
+        (**self).extract(parts)
     }
 }
 

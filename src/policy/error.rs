@@ -4,7 +4,7 @@ use super::MOST_QUOTAS;
 use crate::quota::ParseQuotaError;
 
 /// The error of a [`Policy`](crate::Policy).
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// The name is empty, too long, or has a character that is not valid in a header or a Redis key.
@@ -35,12 +35,12 @@ pub enum PolicyError {
         name: String,
     },
     /// A quota can't be parsed.
-    #[error("quota number {position}: {source}")]
+    #[error("quota number {position}: {error}")]
     Quota {
         /// The position of the quota in the comma-separated list, counted from 1.
         position: usize,
         /// The error of the quota.
-        source: ParseQuotaError,
+        error: ParseQuotaError,
     },
     /// A set of policies is empty, so it would limit nothing.
     #[error("there is no policy: name at least one")]
@@ -73,7 +73,7 @@ pub enum PolicyError {
 }
 
 /// The error of a [`Penalty`](crate::Penalty) or its text form.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ParsePenaltyError {
     /// The text has no colon, so it has no levels.
@@ -83,12 +83,12 @@ pub enum ParsePenaltyError {
     #[error("the strikes, before the colon: {0}")]
     Strikes(ParseQuotaError),
     /// A level can't be parsed.
-    #[error("level number {position}: {source}")]
+    #[error("level number {position}: {error}")]
     Level {
         /// The position of the level in the comma-separated list, counted from 1.
         position: usize,
         /// The error of the level.
-        source: ParseQuotaError,
+        error: ParseQuotaError,
     },
     /// The number of strikes is too high.
     #[error("{strikes} strikes are too many: a ban comes after 1 to 100")]

@@ -206,7 +206,7 @@ fn read_bans(text: &str) -> Result<Penalty, ParsePenaltyError> {
     let (strikes, levels) = text.split_once(':').ok_or(ParsePenaltyError::NoLevels)?;
     let strikes: Quota = strikes.trim().parse().map_err(ParsePenaltyError::Strikes)?;
     let level = |(index, level): (usize, &str)| {
-        let wrong = |source| ParsePenaltyError::Level { position: index + 1, source };
+        let wrong = |error| ParsePenaltyError::Level { position: index + 1, error };
         level.parse().map(|Span(us)| Duration::from_micros(us)).map_err(wrong)
     };
     let levels: Vec<Duration> =

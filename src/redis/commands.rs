@@ -126,6 +126,7 @@ impl std::fmt::Debug for RedisCommands {
 }
 
 /// A Lua script of the application, for [`RedisCommands::script`].
+#[derive(Clone)]
 pub struct RedisScript(Script);
 
 impl RedisScript {

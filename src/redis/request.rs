@@ -57,7 +57,7 @@ impl Request {
             return match are_all || !is_redirection(first.code()) {
                 true => refused,
                 // Some were executed before the slot had moved.
-                false => StoreError::Uncertain { source: Box::new(refused) },
+                false => StoreError::Uncertain { error: Box::new(refused) },
             };
         }
         reply::error(error)

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use redis::{
@@ -204,6 +205,14 @@ impl fmt::Debug for RedisServers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A URL may hold a password.
         f.debug_struct("RedisServers").finish_non_exhaustive()
+    }
+}
+
+impl FromStr for RedisServers {
+    type Err = StoreError;
+
+    fn from_str(url: &str) -> Result<Self, StoreError> {
+        Self::one(url)
     }
 }
 

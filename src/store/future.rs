@@ -72,7 +72,7 @@ pub(crate) async fn to_the_end<T: Send + 'static>(
 
 /// A task has ended before what it had begun: with its runtime, or by a panic.
 pub(crate) fn task_of_calls_has_ended() -> StoreError {
-    StoreError::Uncertain { source: Box::new(task_has_ended()) }
+    StoreError::Uncertain { error: Box::new(task_has_ended()) }
 }
 
 // Nothing is pinned structurally: the result is moved out, and the boxed future stays in its box.

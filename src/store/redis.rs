@@ -535,7 +535,7 @@ impl Inner {
     /// Says once a second that Redis refuses checks, or is overloaded: the connection works, so nothing else shows it.
     fn warn_of_refusal(&self, error: &StoreError) {
         match error {
-            StoreError::Uncertain { source } => self.warn_of_refusal(source),
+            StoreError::Uncertain { error } => self.warn_of_refusal(error),
             StoreError::Refused { code, .. } if self.refusals.is_due(Duration::from_secs(1)) => {
                 telemetry::refused(code);
             }
@@ -647,7 +647,7 @@ impl Inner {
 fn after_lost_reply(lost: StoreError, again: StoreError) -> StoreError {
     match again {
         // No outage, in which this process would decide.
-        StoreError::Overloaded => StoreError::Uncertain { source: Box::new(again) },
+        StoreError::Overloaded => StoreError::Uncertain { error: Box::new(again) },
         _ => lost,
     }
 }

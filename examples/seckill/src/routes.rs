@@ -6,7 +6,6 @@ use std::time::Duration;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::header::LOCATION;
-use axum::http::request::Parts;
 use axum::http::{HeaderName, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::routing::{get, post};
@@ -63,8 +62,7 @@ pub(crate) fn routes(
     windows: impl Store,
 ) -> Result<Router, AdminError> {
     let address = args.trust_proxy.clone().map_or_else(key::peer_ip, key::client_ip);
-    let names = Arc::clone(&shop.user);
-    let user = move |parts: &Parts| names.extract(parts);
+    let user = Arc::clone(&shop.user);
     // Two rules, one decision: a request counts for its user and for its address, or for neither.
     let mut limit = SlidingWindowLayer::new(limits.user(), user.clone(), windows);
     limit = limit.failure_policy(args.on_failure);

@@ -236,7 +236,7 @@ async fn confirm_together(
             .map_err(|error| match error {
                 StoreError::Timeout => error,
                 // What it is asked about was executed.
-                error => StoreError::Uncertain { source: Box::new(error) },
+                error => StoreError::Uncertain { error: Box::new(error) },
             });
         let is_elsewhere = |it: &Replication| callers.iter().any(|(of, _)| *of != it.history);
         if told.as_ref().is_ok_and(is_elsewhere) && !replicas.on_cluster {
