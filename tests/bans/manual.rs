@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use test_support::recorder::RecordedMetrics;
 use test_support::warnings::Warnings;
-use test_support::{Redis, eventually};
+use test_support::{Redis, StubStore, eventually};
 use tokio::time::sleep;
 use tokio_test::{assert_pending, task};
-use tower_sliding_window::store::{LogId, Store, Strike};
+use tower_sliding_window::store::{Check, LogId, Store, StoreFuture, Strike};
 use tower_sliding_window::{
     BanEvent, Bans, DecidedBy, FailurePolicy, Limiter, MemoryStore, Penalty, Policy, PolicyHandle,
-    Quota,
+    Quota, StoreError,
 };
 
 use crate::{policy, provoke, run_into};
@@ -284,4 +284,16 @@ async fn every_key_of_a_ban_expires_after_the_level() {
         let ttl_ms: i64 = redis.run(&["PTTL", &key]).await;
         assert!(ttl_ms > 0, "{key} stays for ever");
     }
+}
+
+/// A store of one's own may keep no bans.
+#[tokio::test]
+async fn store_without_bans_says_so() {
+    let store = StubStore(|_: &Check| StoreFuture::ready(Err(StoreError::Unavailable)));
+    let bans = Bans::new(policy(), store);
+    let unsupported = |error| matches!(error, StoreError::Unsupported { what: "bans" });
+    assert!(unsupported(bans.get("alice").await.unwrap_err()));
+    assert!(unsupported(bans.impose("alice", Duration::from_secs(60), "").await.unwrap_err()));
+    assert!(unsupported(bans.lift("alice").await.unwrap_err()));
+    assert!(unsupported(bans.list().await.unwrap_err()));
 }

@@ -306,6 +306,27 @@ async fn log_of_a_slot_that_moves_is_written_back() {
     }
 }
 
+/// Its node has given it up, and no other one has taken it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_of_a_slot_that_nobody_has_is_decided_here() {
+    let cluster = Cluster::start().await;
+    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+    let (slot, owner) = cluster.slot(LOG).await;
+    let alice = async || limiter.check("alice").await.unwrap().decided_by();
+    assert_eq!(alice().await, DecidedBy::Store);
+    for node in &cluster.nodes {
+        node.run::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+        node.run::<()>(&["CLUSTER", "DELSLOTS", &slot.to_string()]).await;
+    }
+    for _ in 0..20 {
+        assert_eq!(alice().await, DecidedBy::LocalLog);
+        sleep(Duration::from_millis(20)).await;
+    }
+    cluster.nodes[owner].run::<()>(&["CLUSTER", "ADDSLOTS", &slot.to_string()]).await;
+    until_redis_decides(&limiter, "alice").await;
+    assert!(limiter.peek("alice").await.unwrap().remaining() <= 978, "all are written back");
+}
+
 /// Of two nodes that hang one returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_returns_beside_a_silent_one() {

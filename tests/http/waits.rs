@@ -15,7 +15,8 @@ use tower::{Service, service_fn};
 use tower_layer::Layer;
 use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
 use tower_sliding_window::{
-    Bans, MemoryStore, OnBan, Overrides, Penalty, Policy, Quota, SlidingWindowLayer, key,
+    Bans, FailurePolicy, MemoryStore, OnBan, Overrides, Penalty, Policy, Quota, SlidingWindowLayer,
+    StoreError, key,
 };
 
 use crate::{OK, TOO_MANY};
@@ -203,4 +204,15 @@ async fn banned_request_takes_no_place_among_those_that_wait() {
     let last = sent.pop().unwrap().await.unwrap();
     assert_eq!(sent.pop().unwrap().await.unwrap(), StatusCode::FORBIDDEN);
     assert_eq!(last, OK, "there is room for it in 20 s, because the banned one takes no place");
+}
+
+/// As without a wait.
+#[tokio::test(start_paused = true)]
+async fn failed_store_ends_the_wait() {
+    let fails = StubStore(|_: &Check| StoreFuture::ready(Err(StoreError::Timeout)));
+    let failed = StatusCode::SERVICE_UNAVAILABLE;
+    for (policy, expected) in [(FailurePolicy::Closed, failed), (FailurePolicy::Open, OK)] {
+        let layer = by_user(Quota::new(1, TEN), fails.clone()).max_wait(TEN).failure_policy(policy);
+        assert_eq!(status(&layer.layer(service_fn(ok)), "alice").await, expected);
+    }
 }

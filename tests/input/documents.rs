@@ -14,7 +14,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::{
-    Counts, FailurePolicy, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
+    Counts, FailurePolicy, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota, QuotaError,
     RedisServers,
 };
 
@@ -235,6 +235,7 @@ fn an_error_names_the_part_of_a_text() {
         ("3/10m:10ms", "level number 1 must be a second"),
         ("3/10m:366d", "level number 1 must be a second to a year long"),
         ("101/10m:1m", "101 strikes are too many"),
+        (&format!("3/10m:{}", ["1m"; 101].join(",")), "a penalty has 1 to 100 levels, not 101"),
         ("3/10m:1m decay", "\"decay\" is not an option"),
         ("3/10m:1m decay 1h decay 2h", "\"decay 1h decay 2h\" is not an option"),
         ("3/10m:1m often 2", "level number 1"),
@@ -250,6 +251,8 @@ fn an_error_names_the_part_of_a_text() {
         assert!(error::<FailurePolicy>(&format!("local:{number}")).starts_with(&part));
     }
     assert_eq!("local:1".parse(), Ok(FailurePolicy::default()));
+    let fraction = Quota::try_new(1, Duration::from_nanos(1_500));
+    assert_eq!(fraction, Err(QuotaError::FractionalWindow));
     assert_eq!("2/10m".parse(), Ok(Quota::new(2, Duration::from_secs(600))));
     assert_eq!("2/1d".parse(), Ok(Quota::per_day(2)));
 }

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use test_support::{Cluster, Redis, eventually, patient_store};
+use tokio::task::JoinSet;
 use tower_sliding_window::{RedisCommands, RedisScript, RedisServers, RedisStore, StoreError};
 
 const TIMEOUT: Duration = Duration::from_millis(300);
@@ -147,4 +148,24 @@ async fn no_command_waits_for_a_dead_redis() {
 
     redis.restart().await;
     eventually("the store finds it again", async || get(&commands, "a").await.is_ok()).await;
+}
+
+/// A command waits for no more than a second for its turn, and is not sent then.
+#[tokio::test]
+async fn command_whose_turn_does_not_come_is_refused() {
+    let redis = Redis::start().await;
+    let commands = commands(RedisServers::one(redis.url()).unwrap()).await;
+    // About 10 ms each: the last of them would have to wait for longer.
+    let slow = "for i = 1, 4000000 do end return redis.call('INCR', KEYS[1])";
+    let script = RedisScript::new(slow);
+    let calls = (0..250).map(|_| {
+        let (commands, script) = (commands.clone(), script.clone());
+        let no_arguments: [&str; 0] = [];
+        async move { commands.script::<u64>(&script, &["runs"], &no_arguments).await }
+    });
+    let calls = calls.collect::<JoinSet<_>>().join_all().await;
+    let (made, refused): (Vec<_>, Vec<_>) = calls.into_iter().partition(Result::is_ok);
+    assert!(refused.iter().all(|it| matches!(it, Err(StoreError::Overloaded))), "{refused:?}");
+    assert!(made.len() >= 64 && !refused.is_empty(), "{} of 250", made.len());
+    assert_eq!(get(&commands, "runs").await.unwrap(), Some(made.len() as u32));
 }

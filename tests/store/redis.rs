@@ -67,6 +67,14 @@ async fn url_that_asks_for_no_verification_is_an_error() {
     assert!(error.to_string().contains("#insecure"), "{error}");
 }
 
+#[test]
+fn empty_list_of_servers_is_an_error() {
+    let none: [&str; 0] = [];
+    for servers in [RedisServers::cluster(none), RedisServers::sentinel(none, "shop")] {
+        assert!(servers.unwrap_err().to_string().contains("the list of servers is empty"));
+    }
+}
+
 #[tokio::test]
 async fn login_of_a_master_without_sentinels_is_an_error() {
     let servers = RedisServers::one("redis://127.0.0.1:6379").unwrap();

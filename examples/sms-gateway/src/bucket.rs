@@ -93,3 +93,18 @@ impl Bucket {
     "--global is more than a token a nanosecond\nhint: lower its limit, or lengthen its window"
 )]
 pub(crate) struct TooFast;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn institutions_with_all_their_tokens_are_forgotten() {
+        let bucket = Bucket::new("1000/1s".parse().unwrap()).unwrap();
+        for number in 0..3 * MOST {
+            bucket.take(&number.to_string(), 1, 1).unwrap();
+            tokio::time::advance(Duration::from_millis(2)).await;
+        }
+        assert!(lock(&bucket.filled).own.len() <= MOST);
+    }
+}

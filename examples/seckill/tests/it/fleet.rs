@@ -100,12 +100,15 @@ async fn on_a_cluster_quota_and_stock_hold() {
 }
 
 #[tokio::test]
-async fn a_master_behind_sentinels_has_a_password() {
+async fn a_master_behind_sentinels_has_a_login() {
     let master = Redis::start().await;
     let sentinel = Sentinel::start(master.port()).await;
     sentinel.server.run::<()>(&["SENTINEL", "SET", MASTER, "auth-pass", "secret"]).await;
+    master.run::<()>(&["ACL", "SETUSER", "shop", "on", ">hers", "~*", "&*", "+@all"]).await;
     master.run::<()>(&["CONFIG", "SET", "requirepass", "secret"]).await;
-    let (url, named) = (sentinel.server.url(), format!(":secret@{MASTER}"));
-    let flags = ["--redis", &url, "--sentinel-master", &named, "--min-replicas", "0"];
-    assert_eq!(alone(&flags).order("iphone", "alice").await.status, 201);
+    for (user, login) in [("alice", ":secret"), ("bob", "shop:hers")] {
+        let (url, named) = (sentinel.server.url(), format!("{login}@{MASTER}"));
+        let flags = ["--redis", &url, "--sentinel-master", &named, "--min-replicas", "0"];
+        assert_eq!(alone(&flags).order("iphone", user).await.status, 201);
+    }
 }
