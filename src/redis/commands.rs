@@ -1,9 +1,9 @@
 //! [`RedisCommands`]: the application's own commands, on the connection of the store.
 
-use redis::{Cmd, FromRedisValue, Pipeline, RedisError, ToRedisArgs};
+use redis::{Cmd, FromRedisValue, Pipeline, ToRedisArgs};
 
 use super::client::Client;
-use super::reply::{self, read};
+use super::reply::read;
 use super::scripts::Script;
 use crate::error::StoreError;
 use crate::key::Key;
@@ -139,12 +139,5 @@ impl RedisScript {
 impl std::fmt::Debug for RedisScript {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RedisScript").finish_non_exhaustive()
-    }
-}
-
-/// The error of one of several commands whose errors the pipeline ignores.
-impl From<RedisError> for StoreError {
-    fn from(error: RedisError) -> Self {
-        reply::error(error)
     }
 }

@@ -113,11 +113,7 @@ pub(super) fn is_not_the_master(error: &StoreError) -> bool {
 
 pub(super) fn error(error: RedisError) -> StoreError {
     let message = error.to_string();
-    if error.is_timeout() {
-        StoreError::Timeout
-    } else if error.is_connection_refusal() {
-        StoreError::Unreachable { message }
-    } else if error.is_io_error() || error.kind() == ErrorKind::Parse {
+    if error.is_io_error() || error.kind() == ErrorKind::Parse {
         // A reply that breaks off is one that can't be parsed.
         StoreError::Disconnected { message }
     } else {
