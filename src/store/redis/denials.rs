@@ -187,8 +187,4 @@ impl Denials {
             self.generation(log).fetch_add(1, Ordering::SeqCst);
         });
     }
-
-    pub(super) fn len(&self) -> usize {
-        self.cache.len()
-    }
 }
