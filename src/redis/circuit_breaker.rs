@@ -33,6 +33,8 @@ const LEAST_AGE: Duration = Duration::from_secs(1);
 
 /// The least time between reports of reasons that differ.
 const REASON_PAUSE: Duration = Duration::from_secs(10);
+/// After how long a reason is reported again that stays: other lines of the log say only that there is no connection.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// A connection shared by all requests, with a circuit breaker.
 ///
@@ -70,8 +72,8 @@ pub(crate) struct CircuitBreaker {
     state: watch::Sender<State>,
     /// How many calls have had a reply.
     replies: AtomicU64,
-    /// Why there is no connection, as it was last reported. `None` if there is one, or nobody has missed it yet.
-    reported: Mutex<Option<String>>,
+    /// Why there is no connection, as it was last reported, and when. `None` if there is one, or nobody has missed it yet.
+    reported: Mutex<Option<(String, Instant)>>,
     /// When a further reason was last reported.
     reported_again: Pace,
     health: Health,
@@ -425,12 +427,12 @@ impl CircuitBreaker {
         self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reported(&self) -> MutexGuard<'_, Option<String>> {
+    fn reported(&self) -> MutexGuard<'_, Option<(String, Instant)>> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports once that there is no connection, also if there never was one, and again if there is none for another reason:
-    /// a server that does not run yet, and then refuses the password.
+    /// Reports that there is no connection, also if there never was one: once a minute, and sooner if there is none for
+    /// another reason, such as a server that does not run yet, and then refuses the password.
     fn report_lost(&self, error: &StoreError) {
         let text = match error {
             // The error names the server itself.
@@ -439,11 +441,16 @@ impl CircuitBreaker {
         };
         let mut reported = self.reported();
         let is_first = reported.is_none();
-        // A slow attempt is reported as a timeout first, and then as what it fails with.
-        let is_other = !matches!(error, StoreError::Timeout)
-            && reported.as_ref().is_some_and(|before| *before != text);
-        if is_first || is_other && self.reported_again.is_due(REASON_PAUSE) {
-            *reported = Some(text.clone());
+        let is_due = match &*reported {
+            None => true,
+            Some((before, at)) if *before == text => at.elapsed() >= REMINDER,
+            // A slow attempt is reported as a timeout first, and then as what it fails with.
+            Some(_) => {
+                !matches!(error, StoreError::Timeout) && self.reported_again.is_due(REASON_PAUSE)
+            }
+        };
+        if is_due {
+            *reported = Some((text.clone(), Instant::now()));
             // Not under the lock: a subscriber may use the store.
             drop(reported);
             match is_first {

@@ -94,6 +94,17 @@ async fn refused_connection_names_the_server_and_no_password() {
     }
 }
 
+/// The `redis` crate says the same of all of these.
+#[tokio::test]
+async fn failed_login_names_each_reason() {
+    let redis = Redis::start().await;
+    let url = format!("redis://:secret@127.0.0.1:{}", redis.port());
+    let error = RedisStore::connect(url).await.unwrap_err().to_string();
+    for reason in [&redis.port().to_string(), "the password is wrong", "has none", "maxclients"] {
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
 const A_MINUTE: Duration = Duration::from_secs(60);
 
 fn policy(quotas: &str) -> Policy {

@@ -79,9 +79,16 @@ async fn only_another_reason_of_an_outage_is_reported_again() {
         breaker.report_lost(&error);
         assert_eq!(warnings.lines().len(), lines, "{error}");
     }
+    // Once a minute, so that it is among the newest lines.
+    let before = Instant::now().checked_sub(REMINDER);
+    breaker.reported().as_mut().unwrap().1 = before.unwrap();
+    for _ in 0..2 {
+        breaker.report_lost(&gone("wrong password"));
+        assert_eq!(warnings.lines().len(), 3);
+    }
     // A warning names the server, also one that is silent.
     breaker.reported().take();
     breaker.report_lost(&StoreError::Timeout);
     let named = format!("127.0.0.1:{}: the store did not reply in time", server.port());
-    assert!(warnings.lines()[2].contains(&named), "{:?}", warnings.lines());
+    assert!(warnings.lines()[3].contains(&named), "{:?}", warnings.lines());
 }
