@@ -1,7 +1,7 @@
 //! [`Refusals`]: what refuses how many messages of each institution, and an alert when one level refuses too
 //! much.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use example_support::lock;
 use example_support::webhook::Webhook;
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::args::percent;
 use crate::levels::LEVELS;
@@ -47,7 +48,8 @@ struct Counts {
     total: BTreeMap<String, BTreeMap<&'static str, u64>>,
     /// Of each of [`REFUSERS`], in this window.
     recent: [Recent; REFUSERS.len()],
-    alerts: BTreeSet<&'static str>,
+    /// What there is an alert about, and its id.
+    alerts: BTreeMap<&'static str, Uuid>,
 }
 
 /// What a refuser has decided on in a window.
@@ -81,41 +83,60 @@ impl Refusals {
     /// Returns the refusals since the start by institution and refuser, and what there is an alert about.
     pub(crate) fn shown(&self) -> (Value, Value) {
         let counts = lock(&self.counts);
-        (json!(counts.total), json!(counts.alerts))
+        (json!(counts.total), counts.alerts.keys().copied().collect())
     }
 
     /// Looks at the end of each window, and says what changes: in the log, and to the webhook.
     pub(crate) async fn watch(&self, webhook: &Webhook) {
         loop {
             sleep(self.bound.alert_window).await;
-            let Counts { recent, alerts, .. } = &mut *lock(&self.counts);
-            for (level, recent) in REFUSERS.into_iter().zip(std::mem::take(recent)) {
-                let was_on = alerts.remove(level);
-                if self.bound.look(level, was_on, recent, webhook) {
-                    alerts.insert(level);
-                }
+            self.look(webhook, |bound, was_on, recent| bound.is_broken(was_on, recent));
+        }
+    }
+
+    /// Ends all alerts. A server that has ended would not say that they are over.
+    pub(crate) fn end(&self, webhook: &Webhook) {
+        self.look(webhook, |_, _, _| false);
+    }
+
+    fn look(&self, webhook: &Webhook, is_on: impl Fn(&Bound, bool, &Recent) -> bool) {
+        let Counts { recent, alerts, .. } = &mut *lock(&self.counts);
+        for (level, recent) in REFUSERS.into_iter().zip(std::mem::take(recent)) {
+            let before = alerts.remove(level);
+            let is_on = is_on(&self.bound, before.is_some(), &recent);
+            let id = before.unwrap_or_else(Uuid::new_v4);
+            if is_on != before.is_some() {
+                let alert = if is_on { "begun" } else { "over" };
+                self.bound.report(alert, id, level, recent, webhook);
+            }
+            if is_on {
+                alerts.insert(level, id);
             }
         }
     }
 }
 
+impl Recent {
+    fn refused(&self) -> u64 {
+        self.refused.values().sum()
+    }
+}
+
 impl Bound {
-    /// Returns whether there is an alert about a level after a window, and says so if that is new. A share
-    /// about the bound does not turn an alert on and off again.
-    fn look(&self, level: &str, was_on: bool, recent: Recent, webhook: &Webhook) -> bool {
-        let Recent { messages, refused: by_institution } = recent;
-        let (refused, above) = (by_institution.values().sum::<u64>(), self.alert_above);
-        let bound = u64::from(above) * messages;
-        let is_on = match was_on {
+    /// Returns whether there is an alert about a level after a window. A share about the bound does not turn it on and off
+    /// again.
+    fn is_broken(&self, was_on: bool, recent: &Recent) -> bool {
+        let (refused, bound) = (recent.refused(), u64::from(self.alert_above) * recent.messages);
+        match was_on {
             true => refused * 200 > bound,
-            false => messages >= self.alert_least && refused * 100 > bound,
-        };
-        if is_on == was_on {
-            return is_on;
+            false => recent.messages >= self.alert_least && refused * 100 > bound,
         }
-        let most = by_institution.into_iter().max_by_key(|(_, refused)| *refused);
+    }
+
+    fn report(&self, alert: &str, id: Uuid, level: &str, recent: Recent, webhook: &Webhook) {
+        let (refused, messages, above) = (recent.refused(), recent.messages, self.alert_above);
+        let most = recent.refused.into_iter().max_by_key(|(_, refused)| *refused);
         let (institution, of_institution) = most.unzip();
-        let alert = if is_on { "begun" } else { "over" };
         let what = "a level refuses too much";
         tracing::warn!(
             level,
@@ -128,6 +149,7 @@ impl Bound {
         );
         webhook.send(&json!({
             "alert": alert,
+            "id": id,
             "level": level,
             "messages": messages,
             "refused": refused,
@@ -135,6 +157,5 @@ impl Bound {
             "refused_of_institution": of_institution,
             "above_percent": above,
         }));
-        is_on
     }
 }

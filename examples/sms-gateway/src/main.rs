@@ -71,6 +71,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
 
     serve(server, clients, admin, operator, Router::new()).await?;
     gateway.finish().await;
+    gateway.refusals.end(&webhook);
     webhook.flush().await;
     Ok(())
 }
