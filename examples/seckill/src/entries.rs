@@ -118,7 +118,7 @@ fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Rep
         Outcome::Waiting => {
             // The pieces that can still come, and how long one user can hold each of them. The turn comes by then if
             // those before use all their time and leave a piece.
-            let pieces = level.stock.saturating_sub(shop.terms.gone(level)).max(1);
+            let pieces = level.stock.saturating_sub(level.gone()).max(1);
             let rounds = reply.number.div_ceil(pieces.into());
             let held = shop.terms.turn + shop.terms.pay_within.unwrap_or_default();
             shown["place"] = reply.number.into();

@@ -182,7 +182,7 @@ async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Result<Json<Val
         "entries": level.entries,
         "turns": level.turns,
         "paid": level.paid,
-        "over": shop.terms.gone(level) >= level.stock,
+        "over": level.gone() >= level.stock,
         "sku": sku,
         "stock": level.stock,
         "sold": level.sold,

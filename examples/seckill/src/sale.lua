@@ -41,7 +41,7 @@
       pay ends, and no later, since 1970; 0 if there are not so many
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
-      and the turns
+      the turns, and the orders that have to be paid
     REPLY[8] replication (text): what Redis says of its replicas, if changes wait for them; empty to `entry` and `show`,
       and while Redis takes no writes
 
@@ -144,7 +144,7 @@ if op == 'show' then
   return reply(state())
 end
 local function seen(refused)
-  local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
+  local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns), call('ZCARD', unpaid) }
   -- What takes no writes may be no master any more, and says nothing of the replicas of the new one.
   waits = waits and not refused
   return reply('done', refused, 0, 0, level)

@@ -46,11 +46,6 @@ impl Terms {
     fn pay_us(&self) -> u64 {
         self.pay_within.map_or(0, |span| span.as_micros() as u64)
     }
-
-    /// Returns how many pieces can't come back.
-    pub(crate) fn gone(&self, level: Level) -> u32 {
-        self.pay_within.map_or(level.sold, |_| level.paid)
-    }
 }
 
 /// What to do with a SKU. `sale.lua` describes the parts.
@@ -149,6 +144,15 @@ pub(crate) struct Level {
     /// Users in line.
     pub(crate) entries: u32,
     pub(crate) turns: u32,
+    /// Orders that have to be paid.
+    pub(crate) unpaid: u32,
+}
+
+impl Level {
+    /// Returns how many pieces can't come back.
+    pub(crate) fn gone(&self) -> u32 {
+        self.sold.saturating_sub(self.unpaid)
+    }
 }
 
 impl Stock {

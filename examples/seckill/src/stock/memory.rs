@@ -118,6 +118,7 @@ impl MemoryStock {
             paid: shelf.payments.len() as u32,
             entries: shelf.line.len() as u32,
             turns: shelf.turns.len() as u32,
+            unpaid: shelf.unpaid.len() as u32,
         })
     }
 }

@@ -357,13 +357,13 @@ impl RedisStock {
         let [order, payment] = lock(last).clone();
         let tick = ["tick".to_owned(), kept.clone(), order, payment];
         let looked = self.send(sku, &tick).await.and_then(|Sent { reply, level, trouble }| {
-            let [stock, sold, paid, entries, turns] = level[..] else {
+            let [stock, sold, paid, entries, turns, unpaid] = level[..] else {
                 return Err(malformed("expected a level").into());
             };
             let refused = reply.order.split_once(' ').map(|(code, message)| {
                 StoreError::Refused { code: code.to_owned(), message: message.to_owned() }.into()
             });
-            Ok((Level { stock, sold, paid, entries, turns }, refused.or(trouble)))
+            Ok((Level { stock, sold, paid, entries, turns, unpaid }, refused.or(trouble)))
         });
         let mut seen = lock(seen);
         let there = |it: &Level| it.entries + it.turns + it.sold;

@@ -135,3 +135,18 @@ async fn a_payment_of_a_sku_that_is_not_on_sale_here_is_a_503() {
     assert_eq!(answer.problem(404), "/problems/unknown-order");
     assert_eq!(answer.json()["detail"], "The payment is recorded for a refund.");
 }
+
+/// Servers may be started anew with another time to pay. An order has that of its server.
+#[tokio::test]
+async fn what_can_still_come_back_goes_by_the_orders() {
+    for (ordered, seen, is_over) in [("off", "1h", true), ("1h", "off", false)] {
+        let redis = Redis::start().await;
+        let start = |it| on_redis(&redis, &["--stock", "iphone=2", "--pay-within", it]);
+        let [first, second] = [ordered, seen].map(start);
+        assert_eq!(first.order("iphone", "alice").await.status, 201);
+        assert_eq!(first.order("iphone", "bob").await.status, 201);
+        let level = async || second.get("/seckill/iphone").await.json();
+        eventually("they are seen", async || level().await["sold"] == 2).await;
+        assert_eq!(level().await["over"], is_over, "{ordered}");
+    }
+}
