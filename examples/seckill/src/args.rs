@@ -58,7 +58,7 @@ pub(crate) struct Args {
 
     /// What decides about the limits while Redis does not answer: `local` (this process alone: each of N servers has the
     /// whole limits), `local:N` (this process as one of N servers), `open` (admit all) or `closed` (503). Orders are a 503
-    /// until Redis answers.
+    /// until Redis answers. A server does not start without Redis
     #[arg(long, value_name = "POLICY", default_value = "local", requires = "redis")]
     pub(crate) on_failure: FailurePolicy,
 

@@ -60,7 +60,8 @@ pub(crate) struct Args {
     pub(crate) redis: RedisFlags,
 
     /// What decides while Redis does not answer: `local` (this process alone: each of N servers has the whole limits),
-    /// `local:N` (this process as one of N servers), `open` (admit all) or `closed` (503).
+    /// `local:N` (this process as one of N servers), `open` (admit all) or `closed` (503). A server does not
+    /// start without Redis
     #[arg(long, value_name = "POLICY", requires = "redis", default_value = "local")]
     pub(crate) on_failure: FailurePolicy,
 
