@@ -15,6 +15,10 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
+fn of_threads() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
 /// Waits until Redis decides, with a check in each 20 ms.
 fn redis_decides(runtime: &Runtime, limiter: &Limiter) {
     let begin = Instant::now();
@@ -53,31 +57,37 @@ fn jobs() -> Policy {
     Policy::new("jobs").quota(Quota::new(9, Duration::from_secs(300))).in_flight()
 }
 
-/// The runtime of a permit has ended. Another one uses the store, and waits for a reply, while the permit is dropped.
+/// The runtime of a permit has ended. Another one uses the store, and waits for a reply, while the permit is dropped: on a
+/// thread of none, or on one of the first runtime, such as `spawn_blocking` leaves behind.
 #[test]
 fn permit_of_an_ended_runtime_is_dropped_without_a_panic() {
-    let runtime = || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (one, other) = (runtime(), runtime());
-    let redis = other.block_on(Redis::start());
-    let proxy = other.block_on(Proxy::to(redis.port()));
-    let limiter = limiter(jobs(), &other.block_on(store(proxy.url())));
-    let permit = one.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
-    drop(one);
-    other.block_on(async {
-        // So that the script is known.
-        limiter.acquire("bob", Duration::ZERO).await.unwrap().release().await;
-        proxy.set(Fault::Delay(Duration::from_millis(200)));
-        drop(limiter.acquire("bob", Duration::ZERO).await.unwrap());
-    });
-    let dropped = thread::spawn(move || drop(permit)).join();
-    assert!(dropped.is_ok(), "a permit panics when it is dropped");
+    for has_entered in [false, true] {
+        let (one, other) = (of_threads(), of_threads());
+        let redis = other.block_on(Redis::start());
+        let proxy = other.block_on(Proxy::to(redis.port()));
+        let limiter = limiter(jobs(), &other.block_on(store(proxy.url())));
+        let permit = one.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
+        let handle = one.handle().clone();
+        drop(one);
+        other.block_on(async {
+            // So that the script is known.
+            limiter.acquire("bob", Duration::ZERO).await.unwrap().release().await;
+            proxy.set(Fault::Delay(Duration::from_millis(200)));
+            drop(limiter.acquire("bob", Duration::ZERO).await.unwrap());
+        });
+        let dropped = thread::spawn(move || {
+            let _entered = has_entered.then(|| handle.enter());
+            drop(permit);
+        });
+        assert!(dropped.join().is_ok(), "a permit panics when it is dropped");
+    }
 }
 
 /// A thread that ends has no place for a runtime.
 #[test]
 fn permit_in_a_thread_that_ends_is_dropped_without_a_panic() {
     thread_local!(static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) });
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = of_threads();
     let redis = runtime.block_on(Redis::start());
     let limiter = limiter(jobs(), &runtime.block_on(store(redis.url())));
     let permit = runtime.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
@@ -90,34 +100,10 @@ fn permit_in_a_thread_that_ends_is_dropped_without_a_panic() {
     ends.join().unwrap();
 }
 
-/// As above, on a thread whose runtime is the one that has ended, such as one of `spawn_blocking` that it left behind.
-#[test]
-fn permit_dropped_in_the_context_of_an_ended_runtime_does_not_panic() {
-    let runtime = || Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (one, other) = (runtime(), runtime());
-    let redis = other.block_on(Redis::start());
-    let proxy = other.block_on(Proxy::to(redis.port()));
-    let limiter = limiter(jobs(), &other.block_on(store(proxy.url())));
-    let permit = one.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
-    let handle = one.handle().clone();
-    one.shutdown_background();
-    thread::sleep(Duration::from_millis(50));
-    other.block_on(async {
-        limiter.acquire("bob", Duration::ZERO).await.unwrap().release().await;
-        proxy.set(Fault::Delay(Duration::from_millis(200)));
-        drop(limiter.acquire("bob", Duration::ZERO).await.unwrap());
-    });
-    let dropped = thread::spawn(move || {
-        let _entered = handle.enter();
-        drop(permit);
-    });
-    assert!(dropped.join().is_ok(), "a permit panics when it is dropped");
-}
-
-/// A permit that is dropped on a thread without a runtime gives its place back, and so does a caller that leaves there.
+/// A caller that leaves on a thread without a runtime.
 #[test]
 fn caller_that_leaves_on_another_thread_leaves_no_place() {
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = of_threads();
     let redis = runtime.block_on(Redis::start());
     let proxy = runtime.block_on(Proxy::to(redis.port()));
     let limiter = limiter(jobs(), &runtime.block_on(store(proxy.url())));
