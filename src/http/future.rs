@@ -280,6 +280,8 @@ impl Called {
         } else {
             tasks.extend(permit.and_then(Permit::give_back));
         }
+        // Not sooner: after a panic of a closure there is no response.
+        self.after.cancel = None;
         (result, tasks)
     }
 
@@ -291,13 +293,11 @@ impl Called {
             (Some(head), Some(cancel_if)) => after.cancel.is_some() && cancel_if(head),
             _ => false,
         };
-        // Not sooner: after a panic of the closure there is no response.
-        let cancel = after.cancel.take();
         if cancels {
             after.budgets = None;
             let shown = after.shown.as_mut();
             shown.into_iter().for_each(|(shown, _)| shown.settle(0, ends_with_head));
-            return cancel?.settle(0);
+            return after.cancel.take()?.settle(0);
         }
         let budgets = after.budgets.as_ref()?;
         let cost = config.head_cost.as_ref()?(head?)?;

@@ -334,3 +334,16 @@ async fn panic_of_cancel_if_is_no_response() {
         tower_sliding_window::Limiter::new(Policy::new("user").quota(Quota::per_minute(9)), store);
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 9);
 }
+
+/// As above.
+#[tokio::test]
+async fn panic_of_settle_from_head_is_no_response() {
+    let (store, tokens) =
+        (MemoryStore::new(), || Policy::new("user").quota(Quota::per_minute(9)).budget());
+    let layer = by_user(tokens(), store.clone()).cancel_unanswered(true);
+    let service =
+        layer.settle_from_head(|_| panic!("a bug of the application")).layer(service_fn(ok));
+    assert!(tokio::spawn(service.oneshot(from_user("alice"))).await.unwrap_err().is_panic());
+    let limiter = tower_sliding_window::Limiter::new(tokens(), store);
+    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 9);
+}
