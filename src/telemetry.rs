@@ -173,7 +173,7 @@ pub(crate) fn written_back(requests: u64) {
 
 pub(crate) fn write_back_lost(requests: u64) {
     count!("sliding_window_write_back_lost_total"; requests);
-    event!(info, requests, "requests have expired before they could be written back to the store");
+    event!(debug, requests, "requests have expired before they could be written back to the store");
 }
 
 /// Reports a wait of a caller that has ended.

@@ -79,6 +79,8 @@ pub(crate) struct Cluster {
     pace: Pace,
     /// When the servers that the application has named were asked last.
     named: Pace,
+    /// These servers while none of them, and no known node, replies: one that is gone is so once, and not each time.
+    unreachable: Mutex<Vec<Arc<Node>>>,
     /// The nodes without slots to which slots are on their way.
     newcomers: Mutex<Vec<Arc<Node>>>,
 }
@@ -126,6 +128,7 @@ impl Cluster {
             turn: AtomicUsize::new(usize::from(Uuid::new_v4().as_bytes()[0])),
             pace: Pace::done(),
             named: Pace::new(),
+            unreachable: Mutex::default(),
             newcomers: Mutex::default(),
         };
         let nodes = cluster.named_nodes()?;
@@ -170,9 +173,11 @@ impl Cluster {
                 let next = nodes[turn..].iter().position(|node| node.breaker.is_connected());
                 let turn = next.map_or(nodes.len(), |next| turn + next);
                 let is_of_use = match nodes.get(turn) {
-                    Some(node) => cluster.ask(node, &slots).await.unwrap_or(false),
+                    Some(node) => {
+                        cluster.unreachable().clear();
+                        cluster.ask(node, &slots).await.unwrap_or(false)
+                    }
                     None => {
-                        // Each one that is gone is an outage in the log.
                         if cluster.named.is_due(USUAL_PAUSE) {
                             let _ = cluster.ask_named(&slots).await;
                         }
@@ -325,6 +330,10 @@ impl Cluster {
         Ok(node)
     }
 
+    fn unreachable(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn newcomers(&self) -> MutexGuard<'_, Vec<Arc<Node>>> {
         self.newcomers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -360,8 +369,15 @@ impl Cluster {
 
     /// Asks the servers that the application has named, on new connections.
     async fn ask_named(self: &Arc<Self>, known: &Arc<Slots>) -> Result<(), StoreError> {
-        let nodes = self.named_nodes().map_err(reply::error)?;
-        self.ask_any(nodes, known, false).await
+        let mut nodes = std::mem::take(&mut *self.unreachable());
+        if nodes.is_empty() {
+            nodes = self.named_nodes().map_err(reply::error)?;
+        }
+        let asked = self.ask_any(nodes.clone(), known, false).await;
+        if asked.is_err() {
+            *self.unreachable() = nodes;
+        }
+        asked
     }
 
     /// Asks several nodes at once, until one says something of use. If `connects` is set, each has one attempt to connect,

@@ -114,7 +114,15 @@ pub(super) async fn connect_to(client: &Client) -> RedisResult<Connection> {
     let config =
         AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     let inner = client.get_multiplexed_async_connection_with_config(&config);
-    Ok(Connection { inner: within(STEP_TIMEOUT, inner).await?, is_asking: false })
+    let inner = within(STEP_TIMEOUT, inner).await.map_err(|error| match error.kind() {
+        // The `redis` crate drops what the server says.
+        ErrorKind::AuthenticationFailed => {
+            let message = "the user or the password is wrong, or the server has none, or no connection left (maxclients)";
+            (ErrorKind::AuthenticationFailed, message).into()
+        }
+        _ => error,
+    })?;
+    Ok(Connection { inner, is_asking: false })
 }
 
 pub(super) async fn within<T>(

@@ -30,15 +30,7 @@ impl Connector {
             }
         };
         self.connect_by(&client, master, mark).await.map_err(|error| {
-            let address = client.get_connection_info().addr();
-            // The `redis` crate drops what the server says.
-            let message = match error.kind() {
-                ErrorKind::AuthenticationFailed => format!(
-                    "{address}: the login failed: the user or the password is wrong, or the server has none, or no \
-                     connection left (maxclients)"
-                ),
-                _ => format!("{address}: {error}"),
-            };
+            let message = format!("{}: {error}", client.get_connection_info().addr());
             StoreError::Unreachable { message }
         })
     }

@@ -528,6 +528,25 @@ async fn cluster_that_is_down_delays_no_check() {
     until_redis_decides(&lazy, &others[0]).await;
 }
 
+/// Its nodes are asked once a second, and each is one outage in the log.
+#[tokio::test]
+async fn cluster_that_is_gone_is_a_few_lines() {
+    let mut cluster = Cluster::with_replicas(0).await;
+    let limiter = limiter(user(1_000_000), &store(cluster.servers()).await);
+    assert!(admit(&limiter, "alice").await);
+    let warnings = Warnings::listen();
+    cluster.nodes.iter_mut().for_each(Redis::kill);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(5) {
+        assert!(admit(&limiter, "alice").await);
+        sleep(Duration::from_millis(20)).await;
+    }
+    let lines = warnings.lines();
+    assert!(lines.len() < 12, "{lines:?}");
+    cluster.nodes.iter_mut().for_each(Redis::start_again);
+    until_redis_decides(&limiter, "alice").await;
+}
+
 /// As in a container: the only node announces an address that nobody reaches from outside. Each process would decide alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_whose_nodes_are_out_of_reach_is_no_connection() {

@@ -133,7 +133,7 @@ impl Journal {
         result
     }
 
-    /// Reports the requests that have expired in an outage, which is longer than their windows.
+    /// Reports the requests that have expired since the last report: the outage is longer than their windows.
     pub(super) fn report_lost(&self) {
         let lost = self.with(|state| std::mem::take(&mut state.lost));
         if lost > 0 {

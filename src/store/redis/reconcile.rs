@@ -125,6 +125,7 @@ impl RedisStore {
                 }
             }
             if has_failed {
+                self.0.journal.report_lost();
                 first += MOST_LOGS;
                 // To look for many of them holds up those that decide here.
                 sleep(backoff.next_pause().max(LONGEST_PAUSE.min(9 * took))).await;
