@@ -262,7 +262,7 @@ impl Outcome {
     }
 
     /// Returns the events, the earliest first.
-    fn events(&self, group: &Key) -> Vec<StormEvent> {
+    pub(crate) fn events(&self, group: &Key) -> Vec<StormEvent> {
         let at = |ago_us| self.at.checked_sub(Duration::from_micros(ago_us)).unwrap_or(self.at);
         let started = self.started.map(|(ago_us, count)| {
             (ago_us, StormEvent::Started { group: group.clone(), count, at: at(ago_us) })

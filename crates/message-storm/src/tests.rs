@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::detector::{Check, Outcome, Store};
 use crate::in_process::InProcess;
 use crate::on_redis::OnRedis;
-use crate::{StormDetector, StormRule};
+use crate::{StormDetector, StormEvent, StormRule};
 
 const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3_600 * SECOND;
@@ -147,6 +147,19 @@ async fn every_key_has_a_ttl_if_clock_steps_back() {
             let ttl: i64 = world.clock.redis().unwrap().run(&["PTTL", &key]).await;
             assert!(ttl == -2 || (1..=most).contains(&ttl), "{part}: {ttl}");
         }
+    }
+}
+
+/// A call whose reply is lost finds both if the storm is over when it is repeated.
+#[test]
+fn earlier_event_is_the_first() {
+    for (started_us, is_start) in [(9, [true, false]), (2, [false, true])] {
+        let (started, ended) = (Some((started_us, 6)), Some((5, 4, 6)));
+        let (at, storm) = (UNIX_EPOCH, None);
+        let outcome = Outcome { at, count: 0, recheck_us: 0, storm, started, ended };
+        let events = outcome.events(&"lobby".into());
+        let starts = events.iter().map(|it| matches!(it, StormEvent::Started { .. }));
+        assert_eq!(starts.collect::<Vec<_>>(), is_start);
     }
 }
 
