@@ -208,3 +208,17 @@ impl Group {
         (quiet_us + kept_us).max(self.cool_until_us(rule))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_a_storm_is_given_back() {
+        let mut group = Group::default();
+        (0..1_000_u32).for_each(|id| group.add(u64::from(id), &Key::from(id), 1_000));
+        group.expire(1_989, 1_000);
+        assert_eq!(group.entries.len(), 10);
+        assert!(group.entries.capacity() < 50 && group.ids.capacity() < 50);
+    }
+}
