@@ -143,6 +143,13 @@ async fn ttl(world: &World, part: &str) -> i64 {
 #[tokio::test]
 async fn every_key_has_a_ttl_if_clock_steps_back() {
     let mut world = World::new(Clock::on_redis().await);
+    world.record().await;
+    world.clock.step_back(Duration::from_micros(HOUR)).await;
+    world.record().await;
+    let state = "tsw:{=lobby}:default:5/10s:storm:state";
+    world.clock.redis().unwrap().run::<()>(&["PEXPIRE", state, "1000"]).await;
+    world.record().await;
+    assert!(ttl(&world, "state").await > 10_000, "each message keeps what is known of the step");
     for round in 0..6 {
         if round % 2 == 0 {
             world.clock.step_back(Duration::from_micros(HOUR)).await;
