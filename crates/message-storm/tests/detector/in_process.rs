@@ -33,13 +33,16 @@ async fn silent_storm_ends_on_time() {
         advance(Duration::from_secs(1)).await;
     }
     assert_eq!(detector.watched(), 1);
+    let storms = |event: &str| {
+        recorded.count(&format!("sliding_window_storms_total{{name=default,event={event}}}"))
+    };
+    assert_eq!((storms("start"), storms("end")), (1, 0));
+    let storm = detector.peek("lobby").await.unwrap().storm.unwrap();
+    assert_eq!((storm.lasted, storm.peak), (Duration::from_secs(10), 20));
     detector.settled().await;
     // Below five when the fifth newest has left, which came at second 15.
     assert_eq!(start.elapsed(), Duration::from_secs(75));
     assert_eq!(detector.watched(), 0);
-    let storms = |event: &str| {
-        recorded.count(&format!("sliding_window_storms_total{{name=default,event={event}}}"))
-    };
     assert_eq!((storms("start"), storms("end")), (1, 1));
     let events = events.lock().unwrap();
     let [StormEvent::Started { count: 11, .. }, StormEvent::Ended { peak: 20, lasted, .. }] =
