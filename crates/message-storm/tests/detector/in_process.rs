@@ -119,6 +119,7 @@ fn storm_ends_in_another_runtime() {
 
 #[tokio::test(start_paused = true)]
 async fn groups_and_messages_have_a_capacity() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
     let detector = detector("10/60s").capacity(30, 500);
     let fill = async || {
         for number in 0..10_000_u32 {
@@ -132,6 +133,7 @@ async fn groups_and_messages_have_a_capacity() {
         panic!("the detector takes everything");
     };
     assert_eq!(fill().await, 500);
+    assert_eq!(recorded.count("sliding_window_store_errors_total{kind=full}"), 1);
     assert_eq!(detector.watched(), 20, "each group is in a storm");
     let known = detector.record("0", "0").await.unwrap();
     assert!(known.storm.is_some(), "a known message needs no room");
