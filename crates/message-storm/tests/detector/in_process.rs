@@ -156,6 +156,28 @@ async fn groups_and_messages_have_a_capacity() {
     detector.settled().await;
     assert_eq!(detector.record("30", "1").await.unwrap().count, 1, "twenty groups are over");
     assert_eq!(detector.peek("29").await.unwrap().count, 1, "and this one is not");
+
+    let full = StormDetector::in_process(rule("1/60s").cap(2)).unwrap().capacity(1, 2);
+    for id in ["1", "2", "3"] {
+        full.record("0", id).await.expect("it displaces another message of its group");
+    }
+}
+
+/// To sweep takes as long as there are groups.
+#[tokio::test(start_paused = true)]
+async fn full_table_is_swept_ten_times_a_second() {
+    let (detector, tick) = (detector("5/10s").capacity(9, 3), Duration::from_millis(50));
+    let is_taken = async |group: &str| detector.record(group, "1").await.is_ok();
+    for group in ["1", "2", "3"] {
+        assert!(is_taken(group).await);
+        sleep(tick).await;
+    }
+    sleep(Duration::from_secs(10) - 3 * tick).await;
+    assert!(is_taken("4").await, "the first has left");
+    sleep(tick).await;
+    assert!(!is_taken("5").await, "the second has left, and the table was swept before");
+    sleep(tick).await;
+    assert!(is_taken("5").await);
 }
 
 #[tokio::test]
