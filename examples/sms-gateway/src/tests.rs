@@ -29,7 +29,8 @@ const HOLD: [&str; 2] = ["--hold", "5s"];
 fn what_an_institution_has_alone_is_asked_first() {
     let limits = || BTreeMap::from([("zzz".to_owned(), "9/1s".to_owned())]);
     let document = json!({
-        "institution_share": 50,
+        // Of nine that is less than one.
+        "institution_share": 1,
         "institutions": limits(),
         "channels": limits(),
         "destinations": { "+49": "9/1s" },
@@ -38,7 +39,10 @@ fn what_an_institution_has_alone_is_asked_first() {
     let levels = Levels::new(serde_json::from_value(document).unwrap()).unwrap();
     let (institution, channel, text) = ("zzz".to_owned(), "zzz".to_owned(), String::new());
     let message = Message { institution, channel, to: ALICE.to_owned(), text, parts: 1 };
-    let keys = levels.logs(&message).unwrap().into_iter().map(|(_, key)| key);
+    let logs = levels.logs(&message).unwrap();
+    let most: Vec<u32> = logs.iter().map(|(limit, _)| limit.most).collect();
+    assert_eq!(most, [9, 1, 9, 1, 9, 1, 9]);
+    let keys = logs.into_iter().map(|(_, key)| key);
     let (shared, own): (Vec<_>, Vec<_>) =
         keys.partition(|key| ["zzz", "+49", ALICE].iter().any(|name| *key == format!("~{name}")));
     assert_eq!((shared.len(), own.len()), (3, 4));
