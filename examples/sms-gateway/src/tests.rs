@@ -217,6 +217,8 @@ async fn one_institution_takes_no_more_than_its_share() {
         // A text that no wait makes fit in the share.
         let long = app.message("bank", &to(1), &"a".repeat(400)).await;
         assert_eq!((long.status.as_u16(), &long.document()["level"]), (422, &own.into()));
+        let refused = json!({ "bank": { all: 1 }, "shop": { all: 1 } });
+        assert_eq!(app.shown("/state").await["refused"], refused, "a share is of its level");
     }
 }
 
