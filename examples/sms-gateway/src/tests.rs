@@ -442,6 +442,18 @@ async fn an_alert_begins_above_its_bound_and_is_over_at_half() {
     }
 }
 
+/// Messages that a level refuses never come to the bucket.
+#[tokio::test(start_paused = true)]
+async fn an_alert_about_the_bucket_is_by_the_messages_that_reach_it() {
+    let limits = json!({ "institutions": { "bank": "999/1s" }, "receiver": "6/1h" });
+    let app = App::start(&["--global", "6/1h", "--alert-least", "10"], limits).await;
+    for number in 0..45 {
+        app.status("bank", &if number < 40 { ALICE.into() } else { to(number) }).await;
+    }
+    sleep(11 * SECOND).await;
+    assert_eq!(app.shown("/state").await["alerts"], json!(["global", "receiver"]));
+}
+
 #[tokio::test(start_paused = true)]
 async fn messages_wait_in_order_and_within_the_bound() {
     let app = App::start(&HOLD, json!({ "receiver": "1/2s" })).await;
