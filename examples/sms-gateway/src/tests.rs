@@ -567,6 +567,8 @@ async fn wrong_policies_change_nothing_and_say_why() {
         ("institutions", json!({ "bank": "1" }), 422, "institutions.bank: "),
         ("channels", json!(many), 422, "channels: there must be 1 to 1000"),
         ("destinations", json!({ "49": "1/1s" }), 422, "such as +49"),
+        ("destinations", json!({ "+049": "1/1s" }), 422, "such as +49"),
+        ("destinations", json!({ "+1234567890123456": "1/1s" }), 422, "such as +49"),
         ("destination", json!({}), 400, "unknown field `destination`"),
     ] {
         let mut next = before.clone();
