@@ -578,8 +578,11 @@ async fn wrong_policies_change_nothing_and_say_why() {
         let detail = refused.document()["detail"].as_str().unwrap().to_owned();
         assert!(detail.contains(says), "{says}: {detail}");
     }
+    let mut another_version = before.clone();
+    another_version["version"] = json!(1);
     for (method, path, limit, status) in [
         ("PUT", "/policies", "{}", 400),
+        ("PUT", "/policies", &another_version.to_string(), 409),
         ("PUT", "/policies/receiver", "5/", 422),
         ("PUT", "/policies/sender", "5/60s", 404),
         ("PUT", "/policies/receiver/x", "5/60s", 404),
