@@ -255,6 +255,21 @@ async fn a_message_under_way_in_redis_is_sent_before_the_end() {
     }
 }
 
+/// Its connection was told to end before, because all were taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_of_a_full_server_is_answered_before_the_end() {
+    let server = start("9/1h", &["--max-connections", "1"]);
+    assert_eq!(put(&server, "/downstream", r#"{"latency_ms": 2000}"#).await, 204);
+    let message = spawn_sms(&server, "bank", ALICE);
+    let is_there = async || state(&server).await["at_downstream"] == 1;
+    eventually("it is under way", is_there).await;
+    let _another = std::net::TcpStream::connect(server.url.trim_start_matches("http://")).unwrap();
+    let is_full = async || server.logs().contains("all connections are taken");
+    eventually("all are taken", is_full).await;
+    server.stop();
+    assert_eq!(message.await.unwrap().status, 202);
+}
+
 #[test]
 fn a_failed_start_names_the_way_out() {
     cannot_start(GATEWAY);
