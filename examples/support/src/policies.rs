@@ -321,8 +321,10 @@ mod tests {
         assert!(!redis.run::<bool>(&["EXISTS", "shop:policies"]).await);
         let mut version = server.put(7, 0, bad).await.unwrap();
         for document in ["{", "-1", "0"] {
-            let newer = (version + 1).to_string();
-            let hset = ["HSET", "shop:policies", "version", &newer, "document", document];
+            // The clock of the other server is an hour ahead.
+            let newer = version + 3_600_000;
+            let text = newer.to_string();
+            let hset = ["HSET", "shop:policies", "version", &text, "document", document];
             redis.run::<()>(&hset).await;
             server.look().await.unwrap();
             assert_eq!(limit(&server), 7, "{document}");
@@ -330,6 +332,7 @@ mod tests {
             assert!(present.is_stale && present.changeable().is_err(), "{document}");
             // No operator was faster than the one who replaces it.
             version = server.put(7, server.present().await.version, bad).await.unwrap();
+            assert!(version > newer);
             let present = server.present().await;
             assert!(!present.is_stale && present.changeable().is_ok());
         }
