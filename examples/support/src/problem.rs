@@ -174,3 +174,26 @@ impl<S: Send + Sync> FromRequest<S> for WholeBody {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_learns_what_became_of_a_change() {
+        let refused = |code: &str| {
+            let (code, message) = (code.to_owned(), String::new());
+            StoreError::Refused { code, message }
+        };
+        for (error, may_stand) in [
+            (StoreError::Timeout, true),
+            (refused("NOPERM"), true),
+            (refused("OOM"), false),
+            (StoreError::Unavailable, false),
+        ] {
+            let problem = Problem::of_unconfirmed_change(error);
+            let detail = problem.members["detail"].as_str().unwrap();
+            assert_eq!(detail.contains("may have made it"), may_stand, "{detail}");
+        }
+    }
+}
