@@ -264,6 +264,18 @@ mod tests {
         String::from_utf8_lossy(&bytes[..bytes.len().min(12)]).into_owned()
     }
 
+    #[tokio::test]
+    async fn a_long_head_is_refused() {
+        let server = serve(PATIENCE).await;
+        for (length, answers) in [(30, ["HTTP/1.1 200"; 2]), (100, ["HTTP/1.1 431", ""])] {
+            let x = "x".repeat(length * 1024);
+            let head =
+                format!("GET /large HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx: {x}\r\n\r\n");
+            let answer = start(connect(server, head.as_bytes()).await).await;
+            assert!(answers.contains(&&*answer), "{length} KiB: {answer:?}");
+        }
+    }
+
     /// Two clients take all connections. Then a third one is answered.
     #[tokio::test]
     async fn slow_clients_do_not_hold_a_full_server() {
