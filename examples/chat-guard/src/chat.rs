@@ -174,3 +174,25 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_newest_10_000_messages_are_kept() {
+        let storms = StormDetector::in_process(tower_sliding_window::Quota::per_minute(9)).unwrap();
+        let (chat, _checks) = Chat::start(SpeechMonitor::in_process([]), storms);
+        let room = |number: usize| Place::Room(number.to_string());
+        for number in 0..=10_000 {
+            let post = || {
+                let (id, from, text) = <_>::default();
+                Post { id, from, text, place: room(number), is_delivered: false.into() }
+            };
+            while !chat.accept(post()) {
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!([0, 1].map(|number| chat.view(&room(number), "").len()), [0, 1]);
+    }
+}
