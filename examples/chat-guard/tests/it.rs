@@ -227,7 +227,9 @@ async fn a_chat_without_its_redis_goes_on_and_known_mutes_hold() {
         let answer = admin(&server, method, "mutes/mallory", body).await;
         assert!(answer.status == 503 && answer.body.contains(what), "{answer:?}");
     }
-    assert!(server.stop().contains("without a check"));
+    let logs = server.stop();
+    assert!(logs.contains("without a check"), "{logs}");
+    assert!(logs.contains("audit: a mute may have been lifted"), "{logs}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
