@@ -325,6 +325,10 @@ async fn posting_has_a_quota_muted_or_not_and_a_room_shows_the_newest_hundred() 
     }
     checked(&server).await;
     assert_eq!(seen(&server, ROOM, "carol").await.len(), 8, "and of 64 KiB");
+    for _ in 2..120 {
+        seen(&server, ROOM, "carol").await;
+    }
+    server.send(server.request("GET", ROOM).header("x-user-id", "carol")).await.problem(429);
 }
 
 #[tokio::test]
