@@ -121,7 +121,8 @@ async fn an_address_is_explained_by_the_policy_of_its_network() {
     let live = server.ask("GET", "/admin/live", "").await.json();
     let denied = json!([{ "policy": "accounts", "key": "127.0.0.1", "denials": 1 }]);
     assert_eq!(live["offenders"], denied);
-    let entry = server.request("POST", "/seckill/iphone/entries").header("x-user-id", "dave");
+    let entry =
+        server.request("POST", "/seckill/iphone/entries").header("x-user-id", "2001:db8::7");
     let entry = entry.header("x-forwarded-for", "2001:db8::5");
     assert_eq!(server.send(entry).await.status, 202);
     let explain = async |address: &str, policy: &str| {
@@ -132,6 +133,8 @@ async fn an_address_is_explained_by_the_policy_of_its_network() {
         ("127.0.0.1", "ip", "200/60s", 2),
         ("2001:db8::%2F64", "ip", "100/60s", 1),
         ("2001:db8::6", "ip", "100/60s", 1),
+        // A user may have such a name.
+        ("2001:db8::7", "user", "5/60s", 1),
     ] {
         let quotas = &explain(address, policy).await.json()["quotas"];
         assert_eq!((&quotas[0]["quota"], &quotas[0]["taken"]), (&json!(quota), &json!(taken)));
