@@ -151,8 +151,10 @@ async fn metrics_need_the_token_name_no_user_and_tell_a_loss() {
     for _ in 0..6 {
         server.order("iphone", "alice").await;
     }
-    assert_eq!(pay(&server, &placed, "1").await.status, 200);
-    let shows = async |line: &str| {
+    for (payment, status) in [("1", 200), ("2", 409)] {
+        assert_eq!(pay(&server, &placed, payment).await.status, status);
+    }
+    let shows = async |server: &Server, line: &str| {
         let page = server.ask("GET", "/metrics", "").await;
         assert_eq!(page.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
         assert!(!page.body.contains("alice"), "{}", page.body);
@@ -165,17 +167,28 @@ async fn metrics_need_the_token_name_no_user_and_tell_a_loss() {
         r#"seckill_orders_total{outcome="ordered"} 1"#,
         r#"seckill_orders_total{outcome="ordered-before"} 4"#,
         r#"seckill_payments_total{outcome="paid"} 1"#,
+        r#"seckill_payments_total{outcome="already-paid"} 1"#,
+        r#"seckill_payments_total{outcome="too-late"} 0"#,
         r#"seckill_stock_left{sku="iphone"} 99"#,
         r#"seckill_entries{sku="iphone"} 0"#,
         r#"seckill_turns{sku="iphone"} 0"#,
         "sliding_window_store_call_duration_seconds_bucket{",
         "seckill_ready 1",
     ] {
-        eventually(line, async || shows(line).await).await;
+        eventually(line, async || shows(&server, line).await).await;
     }
+    let drawn = alone(&[&ADMIN[..], &["--opens-in", "1h"]].concat());
+    assert_eq!(by(&drawn, "bob", "POST", "/seckill/iphone/entries").await.status, 202);
+    for line in [r#"seckill_entries{sku="iphone"} 1"#, r#"seckill_turns{sku="iphone"} 0"#] {
+        eventually(line, async || shows(&drawn, line).await).await;
+    }
+    redis.signal("STOP");
+    let unknown = r#"seckill_stock_left{sku="iphone"} NaN"#;
+    eventually(unknown, async || shows(&server, unknown).await).await;
+    redis.signal("CONT");
     redis.run::<()>(&["FLUSHALL"]).await;
     for line in [r#"seckill_stock_left{sku="iphone"} -1"#, "seckill_ready 0"] {
-        eventually(line, async || shows(line).await).await;
+        eventually(line, async || shows(&server, line).await).await;
     }
     server.send(server.admin_request("GET", "/metrics")).await.problem(401);
 }
