@@ -141,6 +141,7 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
         let turn = becomes(server, second, "turn").await["ticket"].clone();
         assert_eq!(entry(server, first).await["state"], "none");
         assert_eq!(order(server, first, &unused).await.problem(403), "/problems/turn-over");
+        order(server, first, &json!(null)).await.problem(403);
         assert_eq!(enter(server, first).await.json()["place"], 1);
         let placed = order(server, second, &turn).await;
         assert_eq!(placed.status, 201, "{placed:?}");
@@ -162,8 +163,9 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
         assert_eq!(enter(server, second).await.json()["state"], "over");
         assert_eq!(enter(server, first).await.json()["state"], "ordered");
         let live = server.ask("GET", "/admin/live", "").await.json();
-        let counts = [1, 2, 7].map(|at| live["orders"][at][1].as_u64());
-        assert_eq!(counts, [1, 1, 3].map(Some), "ordered before, sold out, and entered: {live}");
+        let counts = [1, 2, 6, 7].map(|at| live["orders"][at][1].as_u64());
+        let names = "ordered before, sold out, other, and entered";
+        assert_eq!(counts, [1, 1, 2, 3].map(Some), "{names}: {live}");
     })
     .await;
 }
