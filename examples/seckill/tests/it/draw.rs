@@ -212,6 +212,16 @@ async fn nobody_sleeps_through_a_turn() {
         assert!(turn["turn_ends_in_ms"].as_u64() >= Some(4000), "{turn}");
     })
     .await;
+    let terms = ["--opens-in", "1h", "--turn", "1s"];
+    on_both(&[&FREE[..], &terms].concat(), async |server| {
+        for user in 0..20 {
+            let entered = enter(server, &user.to_string()).await.json();
+            let [draw, again] =
+                ["draws_in_ms", "again_in_ms"].map(|it| entered[it].as_u64().unwrap());
+            assert!((draw..=draw + 501).contains(&again), "half a turn is left: {entered}");
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
