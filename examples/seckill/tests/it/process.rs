@@ -52,7 +52,10 @@ fn a_failed_start_names_the_way_out() {
             "a login without `:`",
         ),
         // Before Redis, which does not run, hears of the sale.
-        (&["--payment-token", "hunter2", "--redis", "redis://127.0.0.1:1"], "16 to 256 characters"),
+        (
+            &["--payment-token", "hunter2-hunter2", "--redis", "redis://127.0.0.1:1"],
+            "16 to 256 characters",
+        ),
     ];
     for (flags, part) in cases {
         let logs = fails(SECKILL, &[&["--listen", "127.0.0.1:0"], *flags].concat(), 1, part);
