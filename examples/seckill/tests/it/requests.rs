@@ -64,6 +64,9 @@ async fn every_request_is_handled() {
                 assert!(!shown.contains(USER), "{line} shows the user: {shown}");
             }
         }
+        let both = server.request("POST", "/seckill/iphone/orders?user=Lampito");
+        let both = both.header("x-user-id", "Myrrhine").header("x-user-id", "Kalonike");
+        server.send(both).await.problem(400);
         let logs = server.stop();
         assert!(!logs.contains("ERROR") && !logs.contains(USER), "{logs}");
     }
