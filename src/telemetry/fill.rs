@@ -122,3 +122,19 @@ impl Sum {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearly_full_begins_at_80_percent_and_ends_below_70() {
+        let fill = Fill::new(&MEMORY, 100);
+        for (held, is_nearly_full) in
+            [(79, false), (80, true), (70, true), (69, false), (79, false)]
+        {
+            fill.report(held);
+            assert_eq!(fill.is_nearly_full(), is_nearly_full, "{held}");
+        }
+    }
+}
