@@ -221,6 +221,15 @@ mod tests {
     }
 
     #[test]
+    fn number_of_strikes_is_bounded() {
+        let (mut record, penalty) = (BanRecord::default(), "2/1s:1h".parse().unwrap());
+        for minute in 0..200 {
+            record.strike(minute * MINUTE, Uuid::new_v4(), 1, &penalty);
+        }
+        assert_eq!(record.strikes.len(), MOST_STRIKES);
+    }
+
+    #[test]
     fn manual_ban_keeps_decayed_level() {
         let day = 24 * 60 * MINUTE;
         let mut record = BanRecord { level: 3, until_us: MINUTE, ..BanRecord::default() };
