@@ -77,7 +77,8 @@ async fn custom_skip_replaces_the_default() {
 async fn jitter_makes_the_told_wait_longer_and_never_shorter() {
     let exact = Arc::new(Mutex::new(Vec::new()));
     let seen = exact.clone();
-    let layer = per_user(Quota::new(1, MINUTE)).retry_jitter(Duration::from_secs(20));
+    let policy = Policy::from(Quota::new(1, MINUTE)).quota(Quota::per_second(9));
+    let layer = by_user(policy, MemoryStore::new()).retry_jitter(Duration::from_secs(20));
     let layer = layer.on_decision(move |it| seen.lock().unwrap().push(it.usage().retry_after()));
     let service = layer.layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
@@ -85,7 +86,9 @@ async fn jitter_makes_the_told_wait_longer_and_never_shorter() {
     for _ in 0..100 {
         let answer = send(&service, from_user("alice")).await;
         let wait = answer.retry_after().unwrap();
-        assert_eq!(answer.header("ratelimit"), Some(format!("\"default\";r=0;t={wait}").as_str()));
+        let told_too = format!("\"default:1/60s\";r=0;t={wait}");
+        assert!(answer.header("ratelimit").unwrap().ends_with(&told_too), "{answer:?}");
+        assert_eq!(answer.document()["violated-policies"], json!(["default:1/60s"]));
         assert!((60..=80).contains(&wait), "{wait}");
         told.insert(wait);
     }
