@@ -260,6 +260,7 @@ fn a_constructor_panics_at_its_caller() {
     let empty = || Policy::new("empty");
     let by = || key::header("x-user-id");
     panics_here("limit", || Quota::new(0, Duration::from_secs(1)));
+    panics_here("microseconds", || Quota::new(1, Duration::from_nanos(1_500)));
     panics_here("limit", || Quota::per_second(0));
     panics_here("limit", || Quota::per_minute(0));
     panics_here("limit", || Quota::per_hour(0));
