@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::Once;
 use std::time::Duration;
 
+use http::request::Parts;
 use http::{Request, StatusCode};
 use test_support::recorder::RecordedMetrics;
 use test_support::requests::{by_user, from_user, ok, request, send, status};
@@ -16,8 +17,8 @@ use test_support::{Process, Redis, eventually};
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_sliding_window::key::IpExtractor;
 use tower_sliding_window::{
-    Bans, FailurePolicy, Limiter, MemoryStore, MissingKey, Policies, Policy, PolicyHandle, Quota,
-    RedisStore, SlidingWindowLayer, key,
+    Bans, FailurePolicy, KeyError, Limiter, MemoryStore, MissingKey, Policies, Policy,
+    PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
 };
 
 fn policy(name: &str) -> Policy {
@@ -53,6 +54,11 @@ async fn key_not_provided_is_500_and_warns_once() {
     let shadow = layer().shadow(true).layer(service_fn(ok));
     assert_eq!(send(&shadow, request(&[])).await.status, StatusCode::OK);
     assert_eq!(missing(&recorded, "ip", "not_provided"), 5, "in shadow mode too");
+
+    let own = |_: &Parts| Err(KeyError::NotProvided { fix: "see \"C:\\login\"\n" });
+    let own = SlidingWindowLayer::new(policy("own"), own, MemoryStore::new());
+    let answer = send(&own.layer(service_fn(ok)), request(&[])).await;
+    assert_eq!(answer.document()["detail"], "see \"C:\\login\"");
 }
 
 #[test]
