@@ -78,6 +78,10 @@ async fn the_surest_offender_is_the_first() {
         }
     }
     assert_eq!(counts(&offenders.of("user")), [("mallory", 9), ("eve", 11)]);
+    let one = TopOffenders::new(0);
+    let limiter = limiter.top_offenders(&one);
+    let _ = limiter.check("mallory").await.unwrap();
+    assert_eq!(counts(&one.all()), [("mallory", 1)], "it keeps one at least");
 }
 
 #[tokio::test(start_paused = true)]
