@@ -204,6 +204,13 @@ fn policy_has_at_most_16_quotas() {
 }
 
 #[test]
+fn a_retention_and_a_decay_have_a_longest_length() {
+    let (year, policy) = (Duration::from_secs(365 * 24 * 3600), Policy::from(Quota::per_minute(5)));
+    assert_eq!(policy.keep_for(Duration::MAX).retention(), year * 100);
+    assert_eq!(Penalty::manual().decay(Duration::MAX).decay_time(), year);
+}
+
+#[test]
 fn an_error_names_the_part_of_a_text() {
     fn error<T: FromStr<Err: Display>>(text: &str) -> String {
         text.parse::<T>().err().expect(text).to_string()
