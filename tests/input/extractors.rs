@@ -200,6 +200,8 @@ fn every_combination_has_its_key() {
         ("none of two", Request::builder(), Err(KeyError::Missing)),
     ];
     hold(key::first_of(a(), b()), table);
+    let optional = key::first_of(key::optional(a()), b());
+    hold(optional, vec![("the first does not apply", only_b(), joined("else", "1"))]);
     let table = vec![
         ("hashed", both(), Ok(Key::hashed("1"))),
         ("nothing to hash", only_b(), Err(KeyError::Missing)),
