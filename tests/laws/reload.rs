@@ -81,8 +81,10 @@ async fn permit_outlives_other_limits_and_a_ban(store: impl Store + Clone) {
     let _second = acquire().await.unwrap();
     sleep(LEASE * 3 / 2).await;
     assert!(acquire().await.is_err(), "the first began under a limit of 1, and two are running");
-    Bans::new(&policy, store).impose("tenant", LEASE * 3 / 2, "").await.unwrap();
-    sleep(LEASE * 2).await;
+    let bans = Bans::new(&policy, store);
+    bans.impose("tenant", LEASE * 9, "").await.unwrap();
+    sleep(LEASE * 3 / 2).await;
+    bans.lift("tenant").await.unwrap();
     assert!(acquire().await.is_err(), "they have run through the ban");
 }
 
