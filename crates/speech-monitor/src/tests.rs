@@ -140,6 +140,12 @@ const CASES: &[(&str, &str, &str)] = &[
         "similar 3/60s 90% mute 6h: 3 messages within 60s at 100% similarity",
     ),
     (
+        // The first one is a minute old when the third comes.
+        "similar 3/1m 90% mute 6h; similar 4/5m 90% mute 12h",
+        "0 Cheap gold; 30 good morning, all; 59 Cheap gold; 60 Cheap gold; 61 Cheap gold",
+        "similar 4/300s 90% mute 12h: 4 messages within 300s at 100% similarity",
+    ),
+    (
         // The fifth peer is too late.
         RECOMMENDED,
         "0 @a; 45 @b; 90 @c; 135 @d; 180 @e; 200 @f",
