@@ -342,10 +342,13 @@ mod tests {
     #[test]
     fn sentinel_that_is_named_twice_has_one_vote() {
         let urls =
-            ["redis://10.0.0.1:26379", "redis://:secret@10.0.0.1:26379/", "redis://10.0.0.2"];
+            ["redis://:secret@10.0.0.1:26379/", "redis://10.0.0.1:26379", "redis://10.0.0.2"];
         let Kind::Sentinel(sentinel) = RedisServers::sentinel(urls, "shop").unwrap().kind else {
             panic!("no Sentinels");
         };
         assert_eq!(sentinel.sentinels.len(), 2);
+        for sentinel in &sentinel.sentinels {
+            assert_eq!(sentinel.redis_settings().password(), Some("secret"), "of the first URL");
+        }
     }
 }
