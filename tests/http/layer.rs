@@ -12,7 +12,7 @@ use tower::service_fn;
 use tower_layer::Layer;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    Decision, MemoryStore, MissingKey, Override, Overrides, Penalty, Policy, PolicyError,
+    Decision, Limiter, MemoryStore, MissingKey, Override, Overrides, Penalty, Policy, PolicyError,
     PolicyHandle, Quota, SlidingWindowLayer, key,
 };
 
@@ -171,6 +171,19 @@ async fn unnamed_rules_keep_logs_of_their_own() {
             assert_eq!(send(&service, from("bob", [65, 66, 67, 68])).await.status, TOO_MANY);
         }
     }
+}
+
+/// A limiter finds it, although another rule may choose a policy without a name.
+#[tokio::test(start_paused = true)]
+async fn key_under_a_named_policy_has_no_number() {
+    let store = MemoryStore::new();
+    let named = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(2)));
+    let [one, other] = [named.clone(), Quota::per_minute(2).into()];
+    let by = || key::header("x-user-id");
+    let layer = SlidingWindowLayer::choosing(move |_, _| Some(one.clone()), by(), store.clone())
+        .rule_choosing(move |_, _| Some(other.clone()), by());
+    assert_eq!(status(&layer.layer(service_fn(ok)), "alice").await, OK);
+    assert_eq!(Limiter::new(&named, store).peek("alice").await.unwrap().remaining(), 1);
 }
 
 /// Their logs have names of their own, because they are kept for longer.
