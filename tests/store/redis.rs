@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use test_support::warnings::Warnings;
-use test_support::{Redis, admit_cost, on_every_store};
+use test_support::{Redis, admit_cost, eventually, on_every_store};
 use tokio::time::sleep;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
@@ -173,6 +173,20 @@ async fn marks_last_as_long_as_what_they_keep_away() {
         let most = seconds * 1_000;
         assert!((most - 20_000..=most).contains(&ttl_ms), "{mark}: {ttl_ms}");
     }
+}
+
+/// Otherwise each day of use would end in a loss.
+#[tokio::test]
+async fn mark_of_the_data_lasts_while_redis_is_used() {
+    let redis = Redis::start().await;
+    let limiter = Limiter::new(Quota::per_minute(9_999), redis.store().await);
+    let _ = limiter.check("alice").await.unwrap();
+    redis.run::<()>(&["PEXPIRE", "tsw:mark", "60000"]).await;
+    eventually("it is renewed", async || {
+        let _ = limiter.check("alice").await.unwrap();
+        redis.run::<i64>(&["PTTL", "tsw:mark"]).await > 60_000
+    })
+    .await;
 }
 
 /// A controller may change a window again and again while the log of a key lives.
