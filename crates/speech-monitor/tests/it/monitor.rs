@@ -155,8 +155,10 @@ async fn a_panic_of_the_hook_is_an_error_and_leaves_the_mute() {
     assert!(!monitor.check(&message).await.unwrap().is_delivered());
     assert!(matches!(monitor.mute("bob", HOUR).await, Err(StoreError::Unavailable)));
     assert!(monitor.mute_of("bob").await.unwrap().is_some());
-    let muted = "sliding_window_mutes_total{rule=events 2/60s mute 1h}";
-    assert_eq!(recorded.count(muted), 1);
+    for rule in ["events 2/60s mute 1h", "manual"] {
+        let muted = format!("sliding_window_mutes_total{{rule={rule}}}");
+        assert_eq!(recorded.count(&muted), 1, "{rule}");
+    }
 }
 
 /// A process of its own for the test below, whose memory no other test takes.
