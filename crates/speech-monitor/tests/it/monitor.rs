@@ -123,6 +123,11 @@ async fn failing_store_is_an_error() {
     let error = monitor.check(&Message::from("alice").text("hello, everybody")).await.unwrap_err();
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     assert!(!error.to_string().contains("alice"), "{error}");
+    // A mute can be lifted, and what she wrote still counts.
+    let bans = ["resetkeys", "~*:ban", "~*:strikes", "~*:lifted"];
+    redis.run::<()>(&[&["ACL", "SETUSER", "default"], &bans[..]].concat()).await;
+    let error = monitor.unmute("alice").await.unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
 }
 
 #[tokio::test]
