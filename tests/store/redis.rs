@@ -165,6 +165,12 @@ async fn log_lives_for_its_retention() {
 async fn marks_last_as_long_as_what_they_keep_away() {
     let redis = Redis::start().await;
     let store = redis.store().await;
+    let with_strikes = policy("1/60s").penalty("2/1h:1h".parse().unwrap());
+    for _ in 0..2 {
+        let _ = admit(&store, with_strikes.clone()).await;
+    }
+    let ttl_ms: i64 = redis.run(&["PTTL", "tsw:{=alice}:user:strikes"]).await;
+    assert!((3_599_001..=3_601_000).contains(&ttl_ms), "a strike counts for an hour: {ttl_ms}");
     let policy = policy("1/60s").penalty(Penalty::manual());
     Limiter::new(policy.clone(), store.clone()).reset("alice").await.unwrap();
     Bans::new(policy, store).lift("alice").await.unwrap();
