@@ -89,13 +89,7 @@ where
                 let wait = wait(check, head, config.clone());
                 State::Waiting { wait, rest: Some((inner, body, config)) }
             }
-            Ok(Ok(Some(check))) => {
-                let (store, cancels) = (&request.config.store, request.config.cancels());
-                match catch_unwind(AssertUnwindSafe(|| PendingCheck::send(store, check, cancels))) {
-                    Ok(check) => State::Deciding { check, request: Some(request) },
-                    Err(panic) => State::Panicked { panic: Some(panic) },
-                }
-            }
+            Ok(Ok(Some(check))) => request.ask(check),
             Ok(Ok(None)) => request.call(AfterResponse::default()),
             Ok(Err(_)) if request.config.shadow => request.call(AfterResponse::default()),
             Ok(Err(rejection)) => request.reject(rejection),
@@ -118,8 +112,12 @@ where
     S: Service<Request<ReqBody>>,
 {
     fn ask(self, check: Check) -> State<S, ReqBody> {
-        let check = PendingCheck::send(&self.config.store, check, self.config.cancels());
-        State::Deciding { check, request: Some(self) }
+        let (store, cancels) = (&self.config.store, self.config.cancels());
+        // As a panic of an extractor.
+        match catch_unwind(AssertUnwindSafe(|| PendingCheck::send(store, check, cancels))) {
+            Ok(check) => State::Deciding { check, request: Some(self) },
+            Err(panic) => State::Panicked { panic: Some(panic) },
+        }
     }
 
     fn call(mut self, after: AfterResponse) -> State<S, ReqBody> {

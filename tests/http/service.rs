@@ -23,7 +23,7 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::{
-    Key, KeyError, MemoryStore, Policy, Quota, SlidingWindow, SlidingWindowLayer,
+    Key, KeyError, Limiter, MemoryStore, Policy, Quota, SlidingWindow, SlidingWindowLayer,
 };
 use tower_test::mock::{self, Handle, Mock};
 
@@ -323,27 +323,17 @@ async fn panic_of_a_store_leaves_the_buffer() {
 
 /// The service has given no response.
 #[tokio::test]
-async fn panic_of_cancel_if_is_no_response() {
-    let store = MemoryStore::new();
-    let layer = by_user(Policy::new("user").quota(Quota::per_minute(9)), store.clone());
-    let layer = layer.cancel_unanswered(true).cancel_if(|_| panic!("a bug of the application"));
-    let service = layer.layer(service_fn(ok));
-    let called = tokio::spawn(service.oneshot(from_user("alice")));
-    assert!(called.await.unwrap_err().is_panic());
-    let limiter =
-        tower_sliding_window::Limiter::new(Policy::new("user").quota(Quota::per_minute(9)), store);
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 9);
-}
-
-/// As above.
-#[tokio::test]
-async fn panic_of_settle_from_head_is_no_response() {
-    let (store, tokens) =
-        (MemoryStore::new(), || Policy::new("user").quota(Quota::per_minute(9)).budget());
-    let layer = by_user(tokens(), store.clone()).cancel_unanswered(true);
-    let service =
-        layer.settle_from_head(|_| panic!("a bug of the application")).layer(service_fn(ok));
-    assert!(tokio::spawn(service.oneshot(from_user("alice"))).await.unwrap_err().is_panic());
-    let limiter = tower_sliding_window::Limiter::new(tokens(), store);
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 9);
+async fn panic_of_what_sees_the_head_is_no_response() {
+    type Panics = fn(SlidingWindowLayer) -> SlidingWindowLayer;
+    let plain = || Policy::new("user").quota(Quota::per_minute(9));
+    let cancels: Panics = |it| it.cancel_if(|_| panic!("a bug of the application"));
+    let settles: Panics = |it| it.settle_from_head(|_| panic!("a bug of the application"));
+    for (policy, panics) in [(plain(), cancels), (plain().budget(), settles)] {
+        let store = MemoryStore::new();
+        let layer = by_user(policy.clone(), store.clone()).cancel_unanswered(true);
+        let service = panics(layer).layer(service_fn(ok));
+        assert!(tokio::spawn(service.oneshot(from_user("alice"))).await.unwrap_err().is_panic());
+        let limiter = Limiter::new(policy, store);
+        assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 9);
+    }
 }
