@@ -35,7 +35,7 @@ use crate::redis::RedisCommands;
 use crate::redis::{Batch, Client, Health, RedisServers};
 use crate::telemetry;
 use crate::time::{Pace, micros};
-use crate::window::{Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, Strike};
+use crate::window::{BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome, Outcome, Strike};
 
 /// A store on Redis. All processes that use it with the same prefix share the logs.
 ///
@@ -212,27 +212,21 @@ impl Store for RedisStore {
         self.0.denials.forget(&check.logs);
         // Locally first: nothing that is written from now on contains the earlier number of places.
         let was_here = self.0.local.settle_here(check, cost);
-        let now = Instant::now();
-        let (is_noted, noted) = self.0.journal.with(|state| {
-            let is_noted = check.logs.iter().map(|log| state.concerns(log, check.id));
-            let is_noted: SmallVec<[bool; 2]> = is_noted.collect();
-            let noted = match is_noted.contains(&true) {
-                true => state.settle(&check.part(|index| is_noted[index]), |_| cost, now),
-                false => Ok(()),
-            };
-            (is_noted, noted)
+        let rest = self.0.journal.with(|state| {
+            let noted = check.part(|index| state.has(&check.logs[index], check.id));
+            // It has its room already.
+            let _ = state.settle(&noted, |_| cost, Instant::now());
+            check.part(|index| !noted.logs.contains(&check.logs[index]))
         });
         self.ensure_task();
-        let rest = Arc::new(check.part(|index| !is_noted[index]));
         if rest.logs.is_empty() {
-            return StoreFuture::ready(noted.map(|()| was_here));
+            return StoreFuture::ready(Ok(was_here));
         }
-        let was_noted = was_here && is_noted.contains(&true);
+        let was_noted = was_here && rest.logs.len() < check.logs.len();
         let this = self.clone();
         StoreFuture::later(async move {
-            let settled = to_the_end(this.settle_or_note(rest, cost, was_here)).await;
-            // Without room in the journal the rest is settled all the same.
-            noted.and(settled).map(|was_there| was_there || was_noted)
+            let settled = to_the_end(this.settle_or_note(Arc::new(rest), cost, was_here)).await;
+            settled.map(|was_there| was_there || was_noted)
         })
     }
 
@@ -433,7 +427,7 @@ impl RedisStore {
         let is_lost = inner.health.losses() != sent.losses;
         if is_lost {
             // Redis may have lost it since, and the rest of its logs may be written already.
-            inner.journal.with_notice(|state| {
+            inner.journal.with(|state| {
                 inner.local.doubt(check);
                 state.admit(check, at, Origin::Redis);
             });
@@ -503,7 +497,7 @@ impl RedisStore {
         let decide = |state: &mut journal::State| {
             let now = Instant::now();
             if check.cost > 0
-                && let Err(full) = state.ensure_room(check, now)
+                && let Err(full) = state.ensure_room(check, now, 1)
             {
                 // A denial needs none.
                 let looked = inner.local.decide(&share, false)?;
@@ -520,7 +514,7 @@ impl RedisStore {
             }
             Ok::<_, StoreError>(outcome)
         };
-        let decided = inner.journal.with_notice(decide);
+        let decided = inner.journal.with(decide);
         inner.local.report();
         self.ensure_task();
         let mut outcome = decided?;
@@ -551,21 +545,18 @@ impl Inner {
     fn find_losses(&self, check: &Check, losses: u64) {
         let since_loss = self.health.since_loss();
         for log in &check.logs {
-            // A ban lasts for longer than a log.
-            let ban = self.local.standing_ban(log);
-            let seen_us = ban.as_ref().map(|(ban, now_us)| now_us.saturating_sub(ban.last_seen_us));
-            let is_lost = |since_loss: Duration| {
-                since_loss < log.policy.retention() && self.local.has_unseen_loss(log, losses)
-                    || seen_us.is_some_and(|seen_us| seen_us > micros(since_loss))
-            };
-            if since_loss.is_some_and(is_lost) {
+            let is_recent = |since_loss| since_loss < log.policy.retention();
+            if since_loss.is_some_and(is_recent) && self.local.has_unseen_loss(log, losses) {
                 // Who finds that the loss was seen finds the log in the journal.
-                self.journal.with_notice(|state| {
-                    state.lose(log, losses);
-                    self.local.see_loss(log, losses);
-                });
-            } else if ban.is_some_and(|(ban, _)| ban.store_timestamp_us.is_none()) {
+                self.journal.with(|state| state.lose(log, self.local.see_loss(log, losses)));
+            }
+            let is_unknown = |(ban, now_us): (BanRecord, u64)| {
+                let seen_us = now_us.saturating_sub(ban.last_seen_us);
                 // It was imposed here, maybe beside a log with another retention.
+                ban.store_timestamp_us.is_none()
+                    || since_loss.is_some_and(|since_loss| seen_us > micros(since_loss))
+            };
+            if self.local.standing_ban(log).is_some_and(is_unknown) {
                 self.journal.with(|state| state.ban(log));
             }
         }

@@ -11,7 +11,7 @@ use super::MemoryStore;
 use super::shard::StoredLog;
 use crate::error::StoreError;
 use crate::time::micros;
-use crate::window::{BanRecord, Check, Cost, Entry, LogId, LogOutcome};
+use crate::window::{BanRecord, Check, Cost, LogId, LogOutcome};
 
 impl MemoryStore {
     /// Records a request in all of its logs, as admitted at an instant, whatever the quotas are. `loss` is
@@ -64,9 +64,23 @@ impl MemoryStore {
         self.with_log(log, |stored, _| stored.loss < losses).unwrap_or(false)
     }
 
-    /// Takes note that Redis may have lost a log.
-    pub(in crate::store) fn see_loss(&self, log: &LogId, losses: u64) {
-        self.with_log(log, |stored, _| stored.loss = stored.loss.max(losses));
+    /// Takes note that Redis may have lost a log. Returns its requests, each with its cost and when it was admitted,
+    /// unless that was noted before.
+    pub(in crate::store) fn see_loss(
+        &self,
+        log: &LogId,
+        losses: u64,
+    ) -> Vec<(Uuid, Cost, Instant)> {
+        let see = |stored: &mut StoredLog, now_us| {
+            if stored.loss >= losses {
+                return Vec::new();
+            }
+            stored.loss = losses;
+            let at = |at_us| self.0.epoch + Duration::from_micros(at_us);
+            let live = stored.entries.live_costs(now_us, log.policy.retention_us());
+            live.map(|(entry, cost)| (entry.id, cost, at(entry.at_us))).collect()
+        };
+        self.with_log(log, see).unwrap_or_default()
     }
 
     /// Takes note that the logs of a check have a request that Redis may not know.
@@ -74,35 +88,6 @@ impl MemoryStore {
         for log in &check.logs {
             self.with_log(log, |stored, now_us| stored.doubted_us = now_us);
         }
-    }
-
-    /// Returns a part of a log: the requests after the timestamp `after_us` that take about `most` places,
-    /// oldest first, each with its cost and when it was admitted. The second value is the `after_us` of
-    /// the next part, or `None` if this is the last one.
-    pub(in crate::store) fn entries_after(
-        &self,
-        log: &LogId,
-        after_us: Option<u64>,
-        most: usize,
-    ) -> (Vec<(Uuid, Cost, Instant)>, Option<u64>) {
-        let (hash, shard) = self.0.lock_one(log);
-        let Some(slot) = shard.find(hash, log) else { return (Vec::new(), None) };
-        let now_us = self.0.now_us();
-        let retention_us = log.policy.retention_us();
-        // Those of earlier parts are not read again.
-        let since_us = after_us.map_or(retention_us, |it| now_us.saturating_sub(it));
-        let entries = shard.logs[slot].entries.live_costs(now_us, retention_us.min(since_us));
-        let is_after = |(entry, _): &(Entry, Cost)| after_us.is_none_or(|it| entry.at_us > it);
-        let (mut requests, mut last_us) = (Vec::new(), None);
-        for (entry, cost) in entries.filter(is_after) {
-            // Entries of one timestamp must be in one part.
-            if requests.len() >= most && last_us != Some(entry.at_us) {
-                return (requests, last_us);
-            }
-            last_us = Some(entry.at_us);
-            requests.push((entry.id, cost, self.0.epoch + Duration::from_micros(entry.at_us)));
-        }
-        (requests, None)
     }
 
     /// Removes the requests of a log up to an instant, after another process has reset it.

@@ -12,7 +12,8 @@ use uuid::Uuid;
 
 use crate::error::StoreError;
 use crate::telemetry::{self, Fill, JOURNAL};
-use crate::window::{Check, LogId};
+use crate::time::Pace;
+use crate::window::{Check, Cost, LogId};
 
 /// What a process knows of a request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,13 @@ pub(super) struct Request {
     /// When it was admitted.
     pub(super) at: Instant,
     pub(super) origin: Origin,
+}
+
+impl Request {
+    /// Returns how much room it takes. What Redis has admitted has its room in the local log.
+    fn room(&self) -> usize {
+        usize::from(self.origin != Origin::Redis)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +52,18 @@ pub(super) enum Origin {
 /// It is nearly always empty, which can be read without the lock.
 pub(super) struct Journal {
     state: Mutex<State>,
-    /// The number of logs, updated before the lock is released.
+    /// The number of logs, updated before the lock is released. At least 1 while it is held.
     logs: AtomicUsize,
     fill: Fill,
 }
 
 pub(super) struct State {
     logs: HashMap<LogId, Unwritten, RandomState>,
-    requests: usize,
+    /// How much room the requests take.
+    room: usize,
     capacity: usize,
-    cleared_at: Option<Instant>,
+    /// When expired requests were last dropped to make room.
+    cleared: Pace,
     /// Requests that have expired before they could be written and were not reported yet.
     lost: u64,
     /// The longest time that a write takes, or a step of the background task, while its runtime is driven.
@@ -68,28 +78,16 @@ pub(super) type WriteResult = Option<Result<(), StoreError>>;
 #[derive(Default)]
 struct Unwritten {
     requests: HashMap<Uuid, Request, RandomState>,
-    /// Set if all that this process knows of the log is to be written, because Redis has lost data.
-    whole: Option<Whole>,
     /// How often it was noted that the ban of the key is to be written.
     bans: u32,
     /// The result of the writer, and when it began. Closed when the writer is gone, also if its task was dropped.
     writing: Option<(watch::Receiver<WriteResult>, Instant)>,
 }
 
-/// How much of a log was written since a loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Whole {
-    /// The number of the loss.
-    pub(super) loss: u64,
-    /// The timestamp of the last entry that was written.
-    pub(super) after_us: Option<u64>,
-}
-
 /// The right to write to one log, and what to write.
 pub(super) struct Writer {
     pub(super) log: LogId,
     pub(super) requests: Vec<(Uuid, Request)>,
-    pub(super) whole: Option<Whole>,
     pub(super) bans: u32,
     pub(super) result: watch::Sender<WriteResult>,
 }
@@ -103,9 +101,9 @@ impl Journal {
                 .saturating_mul(6)
                 .saturating_add(Duration::from_secs(3)),
             logs: HashMap::default(),
-            requests: 0,
+            room: 0,
             capacity,
-            cleared_at: None,
+            cleared: Pace::new(),
             lost: 0,
             task: (Weak::new(), Instant::now()),
         };
@@ -113,23 +111,16 @@ impl Journal {
         Self { state: Mutex::new(state), logs: AtomicUsize::new(0), fill }
     }
 
-    /// Does what [`Journal::with`] does. The journal does not look empty meanwhile, so whoever sees a part of what `f` does
-    /// waits for the rest.
-    pub(super) fn with_notice<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        self.with(|state| {
-            self.logs.fetch_max(1, Ordering::SeqCst);
-            f(state)
-        })
-    }
-
-    /// Calls `f` under the lock.
+    /// Calls `f` under the lock. The journal does not look empty meanwhile, so whoever sees a part of what `f` does waits
+    /// for the rest.
     pub(super) fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        self.logs.fetch_max(1, Ordering::SeqCst);
         let result = f(&mut state);
         self.logs.store(state.logs.len(), Ordering::SeqCst);
-        let requests = state.requests;
+        let room = state.room;
         drop(state);
-        self.fill.report(requests);
+        self.fill.report(room);
         result
     }
 
@@ -172,39 +163,28 @@ impl State {
         is_same
     }
 
-    /// Returns whether a request has to be settled here in a log: it is about to be written, or its whole log is.
-    ///
-    /// Takes the lock in any case, to see a request that is being added.
-    pub(super) fn concerns(&self, log: &LogId, id: Uuid) -> bool {
-        let has = |it: &Unwritten| it.requests.contains_key(&log.entry_id(id));
-        self.logs.get(log).is_some_and(|it| it.whole.is_some() || has(it))
+    /// Returns whether a request is about to be written to a log.
+    pub(super) fn has(&self, log: &LogId, id: Uuid) -> bool {
+        self.logs.get(log).is_some_and(|it| it.requests.contains_key(&log.entry_id(id)))
     }
 
-    /// Returns an error if there is no room for a further request.
-    pub(super) fn ensure_room(&mut self, check: &Check, now: Instant) -> Result<(), StoreError> {
-        self.ensure_room_within(check, now, self.capacity)
-    }
-
-    fn ensure_room_within(
+    /// Returns an error if there is no room for a further request within so many times the capacity.
+    pub(super) fn ensure_room(
         &mut self,
         check: &Check,
         now: Instant,
-        capacity: usize,
+        times: usize,
     ) -> Result<(), StoreError> {
-        let is_new = |log: &&LogId| {
-            self.logs.get(*log).is_none_or(|it| !it.requests.contains_key(&log.entry_id(check.id)))
-        };
-        let more = check.logs.iter().filter(is_new).count();
-        let is_recent = |at: Instant| now.saturating_duration_since(at) < Duration::from_secs(1);
-        if self.requests + more > capacity && !self.cleared_at.is_some_and(is_recent) {
-            self.cleared_at = Some(now);
-            let (requests, lost) = (&mut self.requests, &mut self.lost);
+        let more = check.logs.iter().filter(|log| !self.has(log, check.id)).count();
+        let most = self.capacity.saturating_mul(times);
+        if self.room + more > most && self.cleared.is_due(Duration::from_secs(1)) {
+            let (room, lost) = (&mut self.room, &mut self.lost);
             self.logs.retain(|log, unwritten| {
-                *requests -= unwritten.drop_expired(log, now, lost);
+                *room -= unwritten.drop_expired(log, now, usize::MAX, lost);
                 !unwritten.is_empty()
             });
         }
-        match self.requests + more <= capacity {
+        match self.room + more <= most {
             true => Ok(()),
             false => Err(StoreError::Full { capacity: self.capacity }),
         }
@@ -231,7 +211,7 @@ impl State {
         now: Instant,
     ) -> Result<(), StoreError> {
         // As many more: no admission takes the room of a settlement, without which Redis would admit too many.
-        self.ensure_room_within(check, now, self.capacity.saturating_mul(2))?;
+        self.ensure_room(check, now, 2)?;
         for (log, initial) in check.costs() {
             let Some(places) = log.settled_cost(cost(log)) else { continue };
             let earlier = self.logs.get(log).and_then(|it| it.requests.get(&check.id));
@@ -247,8 +227,9 @@ impl State {
     }
 
     fn set(&mut self, log: &LogId, id: Uuid, request: Request) {
-        let is_new = self.unwritten(log).requests.insert(id, request).is_none();
-        self.requests += usize::from(is_new);
+        let before = self.unwritten(log).requests.insert(id, request);
+        self.room += request.room();
+        self.room -= before.as_ref().map_or(0, Request::room);
     }
 
     /// Takes note of a ban that Redis may not have.
@@ -259,15 +240,16 @@ impl State {
         self.logs.insert(log.clone(), Unwritten { bans, ..unwritten });
     }
 
-    /// Takes note that Redis may lack anything of a log. What was written since that loss is not written
-    /// again.
-    pub(super) fn lose(&mut self, log: &LogId, loss: u64) {
-        if log.policy.get_penalty().is_some() {
-            self.ban(log);
-        }
-        let unwritten = self.unwritten(log);
-        if unwritten.whole.is_none_or(|whole| whole.loss < loss) {
-            unwritten.whole = Some(Whole { loss, after_us: None });
+    /// Takes note of the requests that this process knows of a log, because Redis may have lost them.
+    pub(super) fn lose(&mut self, log: &LogId, known: Vec<(Uuid, Cost, Instant)>) {
+        for (id, cost, at) in known {
+            let request =
+                Request { initial: cost.initial, places: cost.now, at, origin: Origin::Redis };
+            // What is noted already is more exact, unless it expects that Redis has the request.
+            let noted = self.logs.get(log).and_then(|it| it.requests.get(&id));
+            if noted.is_none_or(|it| it.origin == Origin::Kept) {
+                self.set(log, id, request);
+            }
         }
     }
 
@@ -278,8 +260,8 @@ impl State {
     /// Drops what is to be written to a log, because it was reset.
     pub(super) fn forget(&mut self, log: &LogId) {
         if let Some(unwritten) = self.logs.get_mut(log) {
-            self.requests -= std::mem::take(&mut unwritten.requests).len();
-            unwritten.whole = None;
+            let requests = std::mem::take(&mut unwritten.requests);
+            self.room -= requests.values().map(Request::room).sum::<usize>();
         }
         self.drop_if_empty(log);
     }
@@ -300,7 +282,7 @@ impl State {
             return Some((result.clone(), None));
         }
         unwritten.writing = None;
-        self.requests -= unwritten.drop_expired(log, now, &mut self.lost);
+        self.room -= unwritten.drop_expired(log, now, most, &mut self.lost);
         if unwritten.is_empty() {
             self.logs.remove(log);
             return None;
@@ -308,9 +290,9 @@ impl State {
         let requests = unwritten.requests.iter().take(most).map(|(id, it)| (*id, *it)).collect();
         let (result, writing) = watch::channel(None);
         unwritten.writing = Some((writing.clone(), now));
-        let (whole, bans) = (unwritten.whole, unwritten.bans);
+        let bans = unwritten.bans;
         let log = self.logs.get_key_value(log)?.0.clone();
-        Some((writing, Some(Writer { log, requests, whole, bans, result })))
+        Some((writing, Some(Writer { log, requests, bans, result })))
     }
 
     /// Returns whether no other writer has taken the place of one that was at rest.
@@ -320,13 +302,8 @@ impl State {
     }
 
     /// Ends the work of a writer. If it has succeeded, drops what it has written, except what has changed
-    /// meanwhile. `next` is how much of the whole log is left to write.
-    pub(super) fn finish(
-        &mut self,
-        writer: &Writer,
-        result: &Result<(), StoreError>,
-        next: Option<Whole>,
-    ) {
+    /// meanwhile.
+    pub(super) fn finish(&mut self, writer: &Writer, result: Result<(), StoreError>) {
         if self.is_of(writer)
             && let Some(unwritten) = self.logs.get_mut(&writer.log)
         {
@@ -335,19 +312,16 @@ impl State {
                 for (id, request) in &writer.requests {
                     if unwritten.requests.get(id) == Some(request) {
                         unwritten.requests.remove(id);
-                        self.requests -= 1;
+                        self.room -= request.room();
                     }
                 }
-                if unwritten.whole == writer.whole {
-                    unwritten.whole = next;
-                    if unwritten.bans == writer.bans {
-                        unwritten.bans = 0;
-                    }
+                if unwritten.bans == writer.bans {
+                    unwritten.bans = 0;
                 }
             }
             self.drop_if_empty(&writer.log);
         }
-        writer.result.send_replace(Some(result.clone()));
+        writer.result.send_replace(Some(result));
     }
 
     /// Returns all logs. If there are none, the background task is over.
@@ -368,20 +342,27 @@ impl State {
 
 impl Unwritten {
     fn is_empty(&self) -> bool {
-        let is_written = self.requests.is_empty() && self.whole.is_none() && self.bans == 0;
+        let is_written = self.requests.is_empty() && self.bans == 0;
         is_written && !self.writing.as_ref().is_some_and(|(result, _)| is_there(result))
     }
 
-    /// Drops the requests that no window needs any more, and returns their number. Adds those that were
-    /// admitted here to `lost`.
-    fn drop_expired(&mut self, log: &LogId, now: Instant, lost: &mut u64) -> usize {
-        let before = self.requests.len();
-        self.requests.retain(|_, it| {
-            let is_live = now.saturating_duration_since(it.at) < log.policy.retention();
-            *lost += u64::from(!is_live && it.origin == Origin::Here && it.places > 0);
-            is_live
-        });
-        before - self.requests.len()
+    /// Drops requests that no window needs any more, until the first `most` are needed, and returns their room. Adds those that
+    /// were admitted here to `lost`.
+    fn drop_expired(&mut self, log: &LogId, now: Instant, most: usize, lost: &mut u64) -> usize {
+        let is_expired =
+            |it: &Request| now.saturating_duration_since(it.at) >= log.policy.retention();
+        let mut room = 0;
+        loop {
+            let first = self.requests.iter().take(most).filter(|(_, it)| is_expired(it));
+            let expired: Vec<Uuid> = first.map(|(id, _)| *id).collect();
+            if expired.is_empty() {
+                return room;
+            }
+            for it in expired.iter().filter_map(|id| self.requests.remove(id)) {
+                *lost += u64::from(it.origin == Origin::Here && it.places > 0);
+                room += it.room();
+            }
+        }
     }
 }
 

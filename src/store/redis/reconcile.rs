@@ -1,6 +1,6 @@
 //! How a [`RedisStore`] makes Redis agree with what this process knows, after an outage or a loss.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,9 +8,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
-use uuid::Uuid;
 
-use super::journal::{Origin, Request, State, Whole, WriteResult, Writer};
+use super::journal::{State, WriteResult, Writer};
 use super::requests::{self, ReconcileRequest};
 use super::{Inner, RedisStore};
 use crate::error::StoreError;
@@ -33,8 +32,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 //   that takes longer than a second, or the write fails, it is decided here instead.
 // - A request is cancelled or settled while its admission is being written. Its state in the journal
 //   changes, so it stays there, and is written again. Test: `cancelled_request_stays_cancelled`.
-// - A request is cancelled while its whole log is being written. The journal has it too, and what it says
-//   is written after the part of the log with which it goes.
 // - Another process resets the log or lifts a ban during an outage. Redis leaves out what is older than
 //   the reset, and a ban that was seen before it was lifted, and says so. A request counts if it is not
 //   clear which was first, also because the slot of a Cluster is on its way and another node has the mark. Tests:
@@ -170,43 +167,19 @@ impl RedisStore {
     }
 
     pub(super) async fn run(self, writer: Writer) {
-        if !self.0.journal.with(|state| state.is_of(&writer)) {
-            return;
+        if self.0.journal.with(|state| state.is_of(&writer)) {
+            let result = self.0.write(&writer).await;
+            self.0.journal.with(|state| state.finish(&writer, result));
         }
-        let (result, next) = match self.0.write(&writer).await {
-            Ok(next) => (Ok(()), next),
-            Err(error) => (Err(error), None),
-        };
-        self.0.journal.with(|state| state.finish(&writer, &result, next));
     }
 }
 
 impl Inner {
-    /// Writes what a writer has to write. Returns how much of the whole log is left.
-    async fn write(&self, writer: &Writer) -> Result<Option<Whole>, StoreError> {
-        let (log, mut next) = (&writer.log, None);
-        let mut known: HashMap<Uuid, Request> = HashMap::new();
-        if let Some(whole) = writer.whole {
-            let (part, after_us) = self.local.entries_after(log, whole.after_us, MOST_PLACES);
-            known.extend(part.into_iter().map(|(id, cost, at)| {
-                let (initial, places, origin) = (cost.initial, cost.now, Origin::Redis);
-                (id, Request { initial, places, at, origin })
-            }));
-            next = after_us.map(|after_us| Whole { after_us: Some(after_us), ..whole });
-        }
-        // What the journal says of a request is more exact than its entries, unless the journal expects that
-        // Redis has it.
-        for (id, request) in &writer.requests {
-            if request.origin == Origin::Kept {
-                known.entry(*id).or_insert(*request);
-            } else {
-                known.insert(*id, *request);
-            }
-        }
-        let told = known.len() as u64;
-        if told > 0 {
-            let (sent, requests) = (Instant::now(), known.into_iter().collect());
-            let longest_delay = self.usual_delay;
+    /// Writes what a writer has to write.
+    async fn write(&self, writer: &Writer) -> Result<(), StoreError> {
+        let (log, requests, longest_delay) = (&writer.log, &writer.requests, self.usual_delay);
+        if !requests.is_empty() {
+            let (sent, requests) = (Instant::now(), requests.clone());
             let request = ReconcileRequest { log: log.clone(), requests, longest_delay };
             let reply = self.reconciles.send(request, sent).await?;
             // What Redis did not know makes the waits longer.
@@ -234,7 +207,7 @@ impl Inner {
                 self.note_ban_if_lost(log, losses);
             }
         }
-        telemetry::written_back(told);
-        Ok(next)
+        telemetry::written_back(requests.len() as u64);
+        Ok(())
     }
 }
