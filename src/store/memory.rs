@@ -22,7 +22,7 @@ use super::{Ban, BanPage, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::telemetry::{Fill, MEMORY};
 use crate::time::Pace;
-use crate::window::{BanRecord, Check, Explanation, LogId, Outcome};
+use crate::window::{Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many logs, and how many ban records, that have come due an admission visits at most in each of its shards.
@@ -172,12 +172,10 @@ impl MemoryStore {
         let (hash, shard) = self.0.lock_one(log);
         let now_us = self.0.now_us();
         let entries = shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
-        let explanation = Explanation::of(log, cost, now_us, entries.read(log, now_us, cost));
+        let explanation = entries.explain(log, now_us, cost);
         let Some(penalty) = log.policy.get_penalty() else { return explanation };
-        explanation.with_ban(match shard.ban(hash, log, now_us) {
-            Some(record) => record.explain(now_us, penalty),
-            None => BanRecord::default().explain(0, penalty),
-        })
+        let record = shard.ban(hash, log, now_us).cloned().unwrap_or_default();
+        explanation.with_ban(record.explain(now_us, penalty))
     }
 
     pub(in crate::store) fn settle_here(&self, check: &Check, cost: u32) -> bool {

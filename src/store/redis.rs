@@ -195,9 +195,9 @@ impl Store for RedisStore {
     }
 
     fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
-        let (this, check) = (self.clone(), Arc::new(check.clone()));
+        let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
-            match twice(|| this.0.explain(&check)).await {
+            match this.explain_by_redis(&check).await {
                 Err(error) if is_local(&check) && error.is_outage() => {
                     let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
                     explained.decided_by = DecidedBy::LocalLog;
@@ -341,11 +341,23 @@ impl RedisStore {
 
     /// Looks at a check whose logs are on one server.
     async fn peek_at_once(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
-        twice(|| async {
+        let look = async || {
             self.ensure_reconciled(check).await?;
             self.0.check_once(check.clone(), Mode::Peek).await
-        })
-        .await
+        };
+        match look().await {
+            // Such as one that was closed while nobody used it.
+            Err(StoreError::Disconnected { .. }) => look().await,
+            looked => looked,
+        }
+    }
+
+    async fn explain_by_redis(&self, check: &Check) -> Result<Explanation, StoreError> {
+        // A new request has no entry in flight yet.
+        let mut new = check.clone();
+        new.id = Uuid::nil();
+        let peeked = self.peek_at_once(&Arc::new(new)).await?;
+        requests::explain(&self.0.client, &check.logs[0], check.cost_in(0), &peeked).await
     }
 
     /// Asks Redis about a request whose logs are on one server. Returns what was known before, too.
@@ -588,23 +600,6 @@ impl Inner {
         }
     }
 
-    /// Explains the log of a check. What Redis has lost is not written for this: a check does that, and then Redis decides.
-    async fn explain(&self, check: &Arc<Check>) -> Result<Explanation, StoreError> {
-        self.client.connected(&check.logs).await?;
-        let losses = self.health.losses();
-        self.find_losses(check, losses);
-        if is_local(check) && self.journal.has(&check.logs) {
-            return Err(StoreError::Unavailable);
-        }
-        // A new request has no entry in flight yet.
-        let mut new = Check::clone(check);
-        new.id = Uuid::nil();
-        let peeked = self.check_once(Arc::new(new), Mode::Peek).await?;
-        let explained =
-            requests::explain(&self.client, &check.logs[0], check.cost_in(0), &peeked).await?;
-        if self.health.losses() == losses { Ok(explained) } else { Err(StoreError::Unavailable) }
-    }
-
     /// Settles a request in all of its logs in Redis. Returns whether one had it.
     async fn settle(&self, check: &Check, cost: u32) -> Result<bool, StoreError> {
         let now = Instant::now();
@@ -640,17 +635,6 @@ fn after_lost_reply(lost: StoreError, again: StoreError) -> StoreError {
         // No outage, in which this process would decide.
         StoreError::Overloaded => StoreError::Uncertain { error: Box::new(again) },
         _ => lost,
-    }
-}
-
-/// Reads again if the connection breaks, such as one that was closed while nobody used it.
-async fn twice<T, F>(read: impl Fn() -> F) -> Result<T, StoreError>
-where
-    F: Future<Output = Result<T, StoreError>>,
-{
-    match read().await {
-        Err(StoreError::Disconnected { .. }) => read().await,
-        result => result,
     }
 }
 

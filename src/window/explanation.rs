@@ -56,14 +56,15 @@ pub struct QuotaExplanation {
     /// The quota. During an outage it is the share of this process.
     pub quota: Quota,
     /// How many places are taken in the window. A settlement or a lower limit can raise it above the
-    /// limit. Of a budget on Redis it then says no more than the list does.
+    /// limit. It then says no more than the list does.
     pub taken: u32,
     /// How many places are free.
     pub free: u32,
     /// How long until the request fits, zero if it does.
     #[cfg_attr(feature = "serde", serde(rename = "wait_us", serialize_with = "as_micros"))]
     pub wait: Duration,
-    /// The admission that has to leave the window before the request fits. `None` if the request fits.
+    /// The admission that has to leave the window before the request fits. `None` if the request fits, or if the
+    /// list is cut before that admission.
     pub waits_for: Option<Uuid>,
     /// The admissions in the window, oldest first. There are at most 2,048 in the list.
     pub admissions: Vec<LoggedAdmission>,
@@ -108,7 +109,7 @@ impl Explanation {
             let at_us = now_us.saturating_sub(micros(age));
             entries.add(Entry { at_us, id }, log.kept_cost(cost));
         }
-        Self::of(log, cost, now_us, entries.read(log, now_us, cost))
+        entries.explain(log, now_us, cost)
     }
 
     /// Creates the explanation of a log from what each quota finds in it.
@@ -136,8 +137,7 @@ impl Explanation {
     /// Sets the ban record of the key. Defaults to none.
     ///
     /// For authors of a [`Store`](crate::store::Store).
-    pub fn with_ban(mut self, mut ban: BanExplanation) -> Self {
-        ban.strikes.truncate(MAX_LISTED);
+    pub fn with_ban(mut self, ban: BanExplanation) -> Self {
         self.ban = Some(ban);
         self.conclude();
         self
@@ -152,14 +152,12 @@ impl Explanation {
 }
 
 impl QuotaExplanation {
-    /// Creates it from what a request of a cost would get, how much is taken in the window, the entry that would leave when the
-    /// wait ends, and the oldest entries in the window, each with its cost.
+    /// Creates it from what a request would get, and the entries in the window, oldest first, each with its cost.
     pub(crate) fn new(
-        (now_us, quota, cost): (u64, Quota, u32),
+        now_us: u64,
+        quota: Quota,
         state: QuotaState,
-        taken: u64,
-        waits_for: Option<Uuid>,
-        oldest: impl IntoIterator<Item = (Entry, u32)>,
+        entries: impl IntoIterator<Item = (Entry, u32)>,
     ) -> Self {
         let leaves_in_us = |at_us: u64| (at_us + quota.window_us()).saturating_sub(now_us);
         let logged = |(entry, cost): (Entry, u32)| LoggedAdmission {
@@ -169,16 +167,20 @@ impl QuotaExplanation {
             age: Duration::from_micros(now_us.saturating_sub(entry.at_us)),
             leaves_in: Duration::from_micros(leaves_in_us(entry.at_us)),
         };
-        let admissions: Vec<LoggedAdmission> = oldest.into_iter().map(logged).collect();
+        let oldest = entries.into_iter().take(MAX_LISTED);
+        let admissions: Vec<LoggedAdmission> = oldest.map(logged).collect();
         let listed = admissions.iter().map(|it| it.cost).fold(0, u32::saturating_add);
-        let taken = u32::try_from(taken).unwrap_or(u32::MAX);
+        let taken = match state.remaining {
+            0 => listed.max(quota.limit()),
+            free => quota.limit().saturating_sub(free),
+        };
+        let waits_for = admissions.iter().find(|it| it.leaves_in == state.wait());
         Self {
             quota,
             taken,
-            free: quota.limit().saturating_sub(taken),
+            free: state.remaining,
             wait: state.wait(),
-            // A cost above the limit waits for nothing.
-            waits_for: waits_for.filter(|_| !state.wait().is_zero() && cost <= quota.limit()),
+            waits_for: waits_for.map(|it| it.id),
             admissions,
             not_listed: taken.saturating_sub(listed),
         }

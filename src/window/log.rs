@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use uuid::Uuid;
 
 use super::costs::{Cost, Costs, Entry, make_room, remove_first};
-use super::explanation::{MAX_LISTED, QuotaExplanation};
+use super::explanation::{Explanation, QuotaExplanation};
 use super::log_id::LogId;
 use super::outcome::LogOutcome;
 use super::state::QuotaState;
@@ -95,23 +95,16 @@ impl Log {
         }))
     }
 
-    /// Explains each quota of the log's policy, for a new request of cost `cost`.
-    pub(crate) fn read(&self, log: &LogId, now_us: u64, cost: u32) -> Vec<QuotaExplanation> {
+    /// Explains what the log decides about a new request of cost `cost`, without its ban.
+    pub(crate) fn explain(&self, log: &LogId, now_us: u64, cost: u32) -> Explanation {
         let outcome = self.outcome(log, Uuid::nil(), now_us, cost);
-        let read = |(quota, state): (&Quota, &QuotaState)| {
-            let expired = self.expired(now_us, quota.window_us());
-            let waits_for =
-                self.expired((now_us + state.wait_us).saturating_sub(1), quota.window_us());
+        let explain = |(quota, state): (&Quota, &QuotaState)| {
             let live = self.live_costs(now_us, quota.window_us());
-            QuotaExplanation::new(
-                (now_us, *quota, cost),
-                *state,
-                self.used_from(expired),
-                self.entries.get(waits_for).map(|entry| entry.id),
-                live.take(MAX_LISTED).map(|(entry, cost)| (entry, cost.now)),
-            )
+            let live = live.map(|(entry, cost)| (entry, cost.now));
+            QuotaExplanation::new(now_us, *quota, *state, live)
         };
-        log.policy.quotas().iter().zip(outcome.quotas()).map(read).collect()
+        let quotas = log.policy.quotas().iter().zip(outcome.quotas()).map(explain).collect();
+        Explanation::of(log, cost, now_us, quotas)
     }
 
     /// Adds an entry. It takes one place, or as many as `cost` under a budget.

@@ -286,8 +286,7 @@ async fn outage_is_explained() {
         let explained = ours.explain("alice").await.unwrap();
         (explained.decided_by, explained.quotas[0].free)
     };
-    // An explanation leaves it to a check to write back what Redis has lost.
-    assert_eq!(explained().await, (DecidedBy::LocalLog, 1));
+    assert_eq!(explained().await, (DecidedBy::Store, 1));
     admit_cost(&ours, 1).await;
     redis.has_entries(LOG, 3).await;
     assert_eq!(explained().await, (DecidedBy::Store, 0));
@@ -295,7 +294,7 @@ async fn outage_is_explained() {
 
 /// Redis loses its data, which the process finds when the connection of an explanation breaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explanation_after_a_loss_is_that_of_this_process() {
+async fn explanation_after_a_loss_is_not_that_of_an_empty_log() {
     let redis = Redis::start().await;
     let far = Far::from(&redis).await;
     let limiter = far.limiter(user(1));
@@ -303,7 +302,7 @@ async fn explanation_after_a_loss_is_that_of_this_process() {
     redis.run::<()>(&["FLUSHALL"]).await;
     far.proxy.drop_replies_to(LOG, 1);
     let explained = limiter.explain("alice").await.unwrap();
-    assert_eq!((explained.decided_by, explained.admitted), (DecidedBy::LocalLog, false));
+    assert_eq!((explained.decided_by, explained.admitted), (DecidedBy::Store, false));
 }
 
 /// A denial by Redis is known. It must not be forgotten because another key is decided here meanwhile.

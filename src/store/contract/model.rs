@@ -96,8 +96,7 @@ impl Model {
 
     pub(super) fn explain(&mut self, log: &LogId, cost: u32) -> Explanation {
         let now_us = self.now_us;
-        let entries = self.log(log);
-        let explanation = Explanation::of(log, cost, now_us, entries.read(log, now_us, cost));
+        let explanation = self.log(log).explain(log, now_us, cost);
         let Some(penalty) = log.policy.get_penalty() else { return explanation };
         explanation.with_ban(self.ban_record(log).explain(now_us, penalty))
     }

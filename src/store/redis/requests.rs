@@ -359,48 +359,31 @@ pub(super) async fn explain(
     cost: u32,
     peeked: &Outcome,
 ) -> Result<Explanation, StoreError> {
-    const PER_QUOTA: usize = 3;
     let (name, now_us) = (client.keys.log(log), peeked.timestamp.map_or(0, micros));
-    let quotas = || log.policy.quotas().iter().zip(peeked.logs()[0].quotas());
-    let since = |window_us| (now_us + 1).saturating_sub(window_us);
     // What was settled is an entry of its own.
     let most = if log.is_budget() { 2 * MAX_LISTED } else { MAX_LISTED };
     let mut reads = redis::pipe();
-    for (quota, state) in quotas() {
-        let since_us = since(quota.window_us());
-        let oldest = (&name, since_us, "+inf", "BYSCORE", "LIMIT", 0, most, "WITHSCORES");
-        let frees_us = (now_us + state.wait_us).saturating_sub(quota.window_us());
-        let waits_for = (&name, frees_us, frees_us, "BYSCORE", "LIMIT", 0, 1, "WITHSCORES");
-        reads.cmd("ZRANGE").arg(oldest).cmd("ZRANGE").arg(waits_for);
-        reads.cmd("ZCOUNT").arg((&name, since_us, "+inf"));
-    }
-    if let Some(penalty) = log.policy.get_penalty() {
-        let (most, within_us) = penalty.strikes().map_or((0, 0), |it| (MAX_LISTED, it.window_us()));
-        let strikes = client.keys.strikes(log);
-        let strikes =
-            (strikes, since(within_us), "+inf", "BYSCORE", "LIMIT", 0, most, "WITHSCORES");
+    let mut add = |name: &[u8], window_us| {
+        let since_us = (now_us + 1).saturating_sub(window_us);
+        let range = (name, since_us, "+inf", "BYSCORE", "LIMIT", 0, most, "WITHSCORES");
+        reads.cmd("ZRANGE").arg(range);
+    };
+    log.policy.quotas().iter().for_each(|quota| add(&name, quota.window_us()));
+    let penalty = log.policy.get_penalty();
+    if let Some(penalty) = penalty {
+        let within_us = penalty.strikes().map_or(0, |it| it.window_us());
+        add(&client.keys.strikes(log), within_us);
         let fields = ("until", "level", "reason", "episode_until");
         reads.cmd("HMGET").arg(client.keys.ban_record(log)).arg(fields);
-        reads.cmd("ZRANGE").arg(strikes);
     }
     let replies: Vec<Value> = read(&client.send_all(&reads).await?)?;
-    let explained = quotas().zip(replies.chunks(PER_QUOTA)).map(|((quota, state), replies)| {
-        let [oldest, waits_for, count] = replies else { return Err(malformed("too few replies")) };
-        let oldest = listed(oldest)?;
-        let sum: u64 = oldest.iter().map(|(_, cost)| u64::from(*cost)).sum();
-        let taken = match log.is_budget() {
-            false => read(count)?,
-            true if state.remaining > 0 => u64::from(quota.limit().saturating_sub(state.remaining)),
-            // More than the limit, as far as it is listed.
-            true => sum.max(u64::from(quota.limit())),
-        };
-        let waits_for = listed(waits_for)?.first().map(|(entry, _)| entry.id);
-        Ok(QuotaExplanation::new((now_us, *quota, cost), *state, taken, waits_for, oldest))
+    let states = log.policy.quotas().iter().zip(peeked.logs()[0].quotas());
+    let explained = states.zip(&replies).map(|((quota, state), entries)| {
+        listed(entries).map(|entries| QuotaExplanation::new(now_us, *quota, *state, entries))
     });
-    let explained = explained.collect::<Result<_, _>>()?;
-    let explanation = Explanation::of(log, cost, now_us, explained);
-    match (log.policy.get_penalty(), replies.last_chunk()) {
-        (Some(penalty), Some([ban, strikes])) => {
+    let explanation = Explanation::of(log, cost, now_us, explained.collect::<Result<_, _>>()?);
+    match (penalty, &replies[..]) {
+        (Some(penalty), [.., strikes, ban]) => {
             Ok(explanation.with_ban(ban_record(ban, strikes)?.explain(now_us, penalty)))
         }
         _ => Ok(explanation),
@@ -420,7 +403,6 @@ fn listed(value: &Value) -> Result<Vec<(Entry, u32)>, StoreError> {
             _ => found.push((Entry { at_us, id }, number(&member[16..]))),
         }
     }
-    found.truncate(MAX_LISTED);
     let cost = |cost: i64| u32::try_from(cost.max(0)).unwrap_or(u32::MAX);
     Ok(found.into_iter().map(|(entry, it)| (entry, cost(it))).collect())
 }
