@@ -29,7 +29,7 @@ use super::{Ban, BanPage, Store, StoreFuture, to_the_end};
 use crate::MemoryStore;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
-use crate::policy::{Counts, Policy};
+use crate::policy::Policy;
 #[cfg(feature = "redis-commands")]
 use crate::redis::RedisCommands;
 use crate::redis::{Batch, Client, Health, RedisServers};
@@ -117,8 +117,6 @@ struct Inner {
     journal: Journal,
     health: Health,
     clock: StoreClock,
-    /// The delay from sending to execution that a write-back allows for, see `USUAL_DELAY`.
-    usual_delay: Duration,
     /// When it was last warned that Redis refuses checks or is overloaded.
     refusals: Pace,
 }
@@ -212,21 +210,19 @@ impl Store for RedisStore {
         self.0.denials.forget(&check.logs);
         // Locally first: nothing that is written from now on contains the earlier number of places.
         let was_here = self.0.local.settle_here(check, cost);
-        let rest = self.0.journal.with(|state| {
+        let rest = self.note(|state| {
             let noted = check.part(|index| state.has(&check.logs[index], check.id));
             // It has its room already.
             let _ = state.settle(&noted, |_| cost, Instant::now());
             check.part(|index| !noted.logs.contains(&check.logs[index]))
         });
-        self.ensure_task();
         if rest.logs.is_empty() {
             return StoreFuture::ready(Ok(was_here));
         }
         let was_noted = was_here && rest.logs.len() < check.logs.len();
         let this = self.clone();
         StoreFuture::later(async move {
-            let settled = to_the_end(this.settle_or_note(Arc::new(rest), cost, was_here)).await;
-            settled.map(|was_there| was_there || was_noted)
+            Ok(to_the_end(this.settle_in_redis(rest, cost, was_here)).await? || was_noted)
         })
     }
 
@@ -246,7 +242,7 @@ impl Store for RedisStore {
         let (this, log) = (self.clone(), log.clone());
         StoreFuture::later(async move {
             this.ensure_ban_reconciled(&log).await;
-            this.0.ban(&log).await
+            this.present_ban(&log).await
         })
     }
 
@@ -262,9 +258,7 @@ impl Store for RedisStore {
             // A ban is imposed once. A connection that was closed while nobody used it fails here.
             let _ = this.0.client.verify_data(&log).await;
             this.ensure_ban_reconciled(&log).await;
-            let imposed = this.0.impose(&log, duration, &reason, only_longer).await;
-            this.ensure_task();
-            imposed
+            this.impose_once(&log, duration, &reason, only_longer).await
         })
     }
 
@@ -273,13 +267,13 @@ impl Store for RedisStore {
         StoreFuture::later(async move {
             // As in `impose`.
             let _ = this.0.client.verify_data(&log).await;
-            this.0.lift(&log).await
+            this.lift_once(&log).await
         })
     }
 
     fn bans(&self, policy: &Arc<Policy>, cursor: u64, count: usize) -> StoreFuture<BanPage> {
         let (this, policy) = (self.clone(), policy.clone());
-        StoreFuture::later(async move { this.0.bans(&policy, cursor, count).await })
+        StoreFuture::later(async move { this.page_of_bans(&policy, cursor, count).await })
     }
 }
 
@@ -317,11 +311,11 @@ impl RedisStore {
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         // Before the check is sent: so a loss that it finds is known when the check has its reply.
         self.0.client.watch_data();
-        let decided = match self.0.is_split(&check) {
+        let decided = match self.is_split(&check) {
             true => self.clone().decide_in_turn(check).await,
             false => self.decide_at_once(check).await,
         };
-        decided.inspect_err(|error| self.0.warn_of_refusal(error))
+        decided.inspect_err(|error| self.warn_of_refusal(error))
     }
 
     /// Decides on a request whose logs are on one server.
@@ -330,9 +324,8 @@ impl RedisStore {
             Ok((sent, outcome)) => self.accept(&check, &sent, outcome),
             Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
             Err(error) => {
-                if error.may_have_counted() && check.on_failure != FailurePolicy::Open {
-                    let _ = self.0.journal_cancellation(&check);
-                    self.ensure_task();
+                if check.on_failure != FailurePolicy::Open {
+                    self.cancel_if_counted(&check, &error);
                 }
                 Err(error)
             }
@@ -343,7 +336,7 @@ impl RedisStore {
     async fn peek_at_once(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
         let look = async || {
             self.ensure_reconciled(check).await?;
-            self.0.check_once(check.clone(), Mode::Peek).await
+            self.check_once(check.clone(), Mode::Peek).await
         };
         match look().await {
             // Such as one that was closed while nobody used it.
@@ -362,24 +355,20 @@ impl RedisStore {
 
     /// Asks Redis about a request whose logs are on one server. Returns what was known before, too.
     async fn ask(&self, check: &Arc<Check>) -> Result<(Sent, Outcome), StoreError> {
-        let inner = &*self.0;
         let known_at = Instant::now();
         let losses = self.ensure_reconciled(check).await.map_err(|error| {
             if !error.is_outage() {
                 return error;
             }
             // Redis has not seen this request.
-            inner.warn_of_refusal(&error);
+            self.warn_of_refusal(&error);
             StoreError::Unavailable
         })?;
         // Now: the reconciliation has freed and taken places itself.
-        let generations = inner.denials.generations(&check.logs);
+        let generations = self.0.denials.generations(&check.logs);
         let sent = Sent { at: Instant::now(), known_at, losses, generations };
         let outcome = self.check(check.clone()).await?;
-        // A ban that is gone was lifted, unless Redis has lost it: `FLUSHALL` breaks no connection.
-        let is_sure = !inner.lacks_a_ban(check, &sent, &outcome)
-            || inner.client.verify_data(&check.logs[0]).await.is_ok();
-        inner.note_bans(check, &sent, &outcome, is_sure);
+        self.note_bans(check, &sent, &outcome).await;
         self.ensure_task();
         Ok((sent, outcome))
     }
@@ -387,11 +376,10 @@ impl RedisStore {
     /// Waits for a connection, takes note of losses of data, and writes what Redis lacks of the logs of a check. Returns the
     /// number of losses that this covers.
     async fn ensure_reconciled(&self, check: &Check) -> Result<u64, StoreError> {
-        let inner = &*self.0;
         // Whoever has a connection knows of the losses before it.
-        inner.client.connected(&check.logs).await?;
-        let losses = inner.health.losses();
-        inner.find_losses(check, losses);
+        self.0.client.connected(&check.logs).await?;
+        let losses = self.0.health.losses();
+        self.find_losses(check, losses);
         self.reconcile(&check.logs).await.map(|()| losses)
     }
 
@@ -400,167 +388,16 @@ impl RedisStore {
         let _ = self.ensure_reconciled(&Check::of(log.clone())).await;
     }
 
-    /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
-    async fn check(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        let inner = &*self.0;
-        match inner.check_once(check.clone(), Mode::New).await {
-            Err(error) if error.may_have_counted() => {
-                // A request in flight that renews its place does not lose it by an overload.
-                let renews = check.logs.iter().all(|log| {
-                    log.policy.counts() == Counts::InFlight
-                        && inner.local.cost_of(log, check.id).is_some()
-                });
-                let again = async {
-                    // The next connection may be to a Redis that has lost what fills the logs.
-                    self.ensure_reconciled(&check).await?;
-                    inner.check_once(check, Mode::Again).await
-                };
-                again
-                    .await
-                    .map_err(|again| if renews { error } else { after_lost_reply(error, again) })
-            }
-            result => result,
-        }
-    }
-
-    /// Takes note of an outcome by Redis.
-    ///
-    /// If a loss or a local decision since may have given a place away twice, or a ban may be lost, it cancels the request
-    /// and decides again, here.
-    fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
-        let inner = &*self.0;
-        inner.denials.note(check, &outcome, sent.at, &sent.generations);
-        if !outcome.admitted {
-            return Ok(outcome);
-        }
-        // At the local capacity a new log is not recorded, and an outage refuses the key.
-        let at = outcome.timestamp.map_or(sent.at, |it| inner.clock.local(it, sent.at));
-        let recorded = inner.local.record(check, at, sent.losses, sent.known_at);
-        let is_lost = inner.health.losses() != sent.losses;
-        if is_lost {
-            // Redis may have lost it since, and the rest of its logs may be written already.
-            inner.journal.with(|state| {
-                inner.local.doubt(check);
-                state.admit(check, at, Origin::Redis);
-            });
-            self.ensure_task();
-        }
-        // Redis has not counted what was decided here meanwhile, and does not know what it has lost.
-        let is_unsure = is_lost || matches!(recorded, Ok(true));
-        let is_banned = |log| inner.local.standing_ban(log).is_some();
-        if is_unsure && inner.local.holds_too_many(check)
-            || is_lost && check.logs.iter().any(is_banned)
-        {
-            let _ = inner.local.settle_here(check, 0);
-            inner.journal_cancellation(check)?;
-            self.ensure_task();
-            return self.decide_here(check, &StoreError::Unavailable);
-        }
-        Ok(outcome)
-    }
-
-    /// Settles a request in Redis, now or later. `was_here` says whether the local log had it.
-    async fn settle_or_note(
-        self,
-        check: Arc<Check>,
-        cost: u32,
-        was_here: bool,
-    ) -> Result<bool, StoreError> {
-        let result = self.0.settle(&check, cost).await;
-        self.0.denials.forget(&check.logs);
-        match result {
-            Err(error) => {
-                // The newest one, for another settlement may have been made meanwhile.
-                let cost = |log: &LogId| self.0.local.cost_of(log, check.id).unwrap_or(cost);
-                self.0.journal.with(|state| state.settle(&check, cost, Instant::now()))?;
-                self.ensure_task();
-                if is_local(&check) { Ok(was_here) } else { Err(error) }
-            }
-            result => result,
-        }
-    }
-
-    /// Decides on a request for which Redis failed, by its failure policy.
-    fn decide_without_redis(
-        &self,
-        check: &Check,
-        error: StoreError,
-    ) -> Result<Outcome, StoreError> {
-        let inner = &*self.0;
-        inner.warn_of_refusal(&error);
-        let result = self.decide_here(check, &error);
-        let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
-        // With the policy `Open` the request passes, so Redis may keep it, but not in some of its logs only.
-        let passes = is_admitted
-            || check.on_failure == FailurePolicy::Open
-                && !matches!(error, StoreError::Uncertain { .. });
-        if error.may_have_counted() && !passes {
-            let _ = inner.journal_cancellation(check);
-            self.ensure_task();
-        }
-        result
-    }
-
-    /// Decides by the local logs. Returns the error if the failure policy is not `Local`, or if the cost is
-    /// above the share of this process.
-    fn decide_here(&self, check: &Check, error: &StoreError) -> Result<Outcome, StoreError> {
-        let inner = &*self.0;
-        let share = share(check, error)?;
-        let decide = |state: &mut journal::State| {
-            let now = Instant::now();
-            if check.cost > 0
-                && let Err(full) = state.ensure_room(check, now, 1)
-            {
-                // A denial needs none.
-                let looked = inner.local.decide(&share, false)?;
-                return if looked.admitted { Err(full) } else { Ok(looked) };
-            }
-            let outcome = inner.local.decide(&share, true)?;
-            if outcome.admitted {
-                state.admit(check, now, Origin::Here);
-            }
-            for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
-                if log_outcome.ban().strike() == Strike::Banned {
-                    state.ban(log);
-                }
-            }
-            Ok::<_, StoreError>(outcome)
-        };
-        let decided = inner.journal.with(decide);
-        inner.local.report();
-        self.ensure_task();
-        let mut outcome = decided?;
-        // The caller gets an outcome and does not report the error.
-        error.report();
-        outcome.decided_by = DecidedBy::LocalLog;
-        Ok(outcome)
-    }
-}
-
-impl Inner {
-    /// Says once a second that Redis refuses checks, or is overloaded: the connection works, so nothing else shows it.
-    fn warn_of_refusal(&self, error: &StoreError) {
-        match error {
-            StoreError::Uncertain { error } => self.warn_of_refusal(error),
-            StoreError::Refused { code, .. } if self.refusals.is_due(Duration::from_secs(1)) => {
-                telemetry::refused(code);
-            }
-            StoreError::Overloaded if self.refusals.is_due(Duration::from_secs(1)) => {
-                telemetry::overloaded();
-            }
-            _ => {}
-        }
-    }
-
     /// Makes the logs of a check wait for their reconciliation, if Redis has lost data since they were last
     /// known to be there, or does not know a ban.
     fn find_losses(&self, check: &Check, losses: u64) {
-        let since_loss = self.health.since_loss();
+        let Inner { local, journal, health, .. } = &*self.0;
+        let since_loss = health.since_loss();
         for log in &check.logs {
             let is_recent = |since_loss| since_loss < log.policy.retention();
-            if since_loss.is_some_and(is_recent) && self.local.has_unseen_loss(log, losses) {
+            if since_loss.is_some_and(is_recent) && local.has_unseen_loss(log, losses) {
                 // Who finds that the loss was seen finds the log in the journal.
-                self.journal.with(|state| state.lose(log, self.local.see_loss(log, losses)));
+                journal.with(|state| state.lose(log, local.see_loss(log, losses)));
             }
             let is_unknown = |(ban, now_us): (BanRecord, u64)| {
                 let seen_us = now_us.saturating_sub(ban.last_seen_us);
@@ -568,10 +405,28 @@ impl Inner {
                 ban.store_timestamp_us.is_none()
                     || since_loss.is_some_and(|since_loss| seen_us > micros(since_loss))
             };
-            if self.local.standing_ban(log).is_some_and(is_unknown) {
-                self.journal.with(|state| state.ban(log));
+            if local.standing_ban(log).is_some_and(is_unknown) {
+                journal.with(|state| state.ban(log));
             }
         }
+    }
+
+    /// Sends a check whose logs are on one server, and sends it again if the reply is lost.
+    async fn check(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        let lost = match self.check_once(check.clone(), Mode::New).await {
+            Err(error) if error.may_have_counted() => error,
+            result => return result,
+        };
+        let again = async {
+            // The next connection may be to a Redis that has lost what fills the logs.
+            self.ensure_reconciled(&check).await?;
+            self.check_once(check, Mode::Again).await
+        };
+        again.await.map_err(|again| match again {
+            // No outage, in which this process would decide.
+            StoreError::Overloaded => StoreError::Uncertain { error: Box::new(again) },
+            _ => lost,
+        })
     }
 
     async fn check_once(&self, check: Arc<Check>, mode: Mode) -> Result<Outcome, StoreError> {
@@ -580,7 +435,7 @@ impl Inner {
         loop {
             let request = CheckRequest { check: check.clone(), mode, turns };
             turns += 1;
-            let error = match self.checks.send(request, Instant::now()).await {
+            let error = match self.0.checks.send(request, Instant::now()).await {
                 Ok(CheckReply::Decided(outcome)) => return Ok(outcome),
                 Ok(CheckReply::SendAgain(denial)) => {
                     known = denial.or(known);
@@ -593,48 +448,155 @@ impl Inner {
             };
             // A denial stands whatever fails after it. A place may have come free since.
             let Some(denial) = known else { return Err(error) };
-            if error.may_have_counted() && mode != Mode::Peek {
-                let _ = self.journal_cancellation(&check);
+            if mode != Mode::Peek {
+                self.cancel_if_counted(&check, &error);
             }
             return Ok(denial);
         }
     }
 
-    /// Settles a request in all of its logs in Redis. Returns whether one had it.
-    async fn settle(&self, check: &Check, cost: u32) -> Result<bool, StoreError> {
+    /// Takes note of an outcome by Redis.
+    ///
+    /// If a loss or a local decision since may have given a place away twice, or a ban may be lost, it cancels the request
+    /// and decides again, here.
+    fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
+        let Inner { local, health, denials, clock, .. } = &*self.0;
+        denials.note(check, &outcome, sent.at, &sent.generations);
+        if !outcome.admitted {
+            return Ok(outcome);
+        }
+        // At the local capacity a new log is not recorded, and an outage refuses the key.
+        let at = outcome.timestamp.map_or(sent.at, |it| clock.local(it, sent.at));
+        let recorded = local.record(check, at, sent.losses, sent.known_at);
+        let is_lost = health.losses() != sent.losses;
+        if is_lost {
+            // Redis may have lost it since, and the rest of its logs may be written already.
+            self.note(|state| {
+                local.doubt(check);
+                state.admit(check, at, Origin::Redis);
+            });
+        }
+        // Redis has not counted what was decided here meanwhile, and does not know what it has lost.
+        let is_unsure = is_lost || matches!(recorded, Ok(true));
+        let is_banned = |log| local.standing_ban(log).is_some();
+        if is_unsure && local.holds_too_many(check) || is_lost && check.logs.iter().any(is_banned) {
+            let _ = local.settle_here(check, 0);
+            self.cancel(check)?;
+            return self.decide_here(check, &StoreError::Unavailable);
+        }
+        Ok(outcome)
+    }
+
+    /// Settles a request in Redis, now or later. `was_here` says whether the local log had it. Returns whether a log had it.
+    async fn settle_in_redis(
+        self,
+        check: Check,
+        cost: u32,
+        was_here: bool,
+    ) -> Result<bool, StoreError> {
         let now = Instant::now();
-        let sent: Vec<_> = check
-            .costs()
-            .filter_map(|(log, initial)| {
-                let places = log.settled_cost(cost)?;
-                let request = Request { initial, places, at: now, origin: Origin::Kept };
-                let (log, requests) = (log.clone(), vec![(check.id, request)]);
-                let longest_delay = self.usual_delay;
-                Some(self.reconciles.send(ReconcileRequest { log, requests, longest_delay }, now))
-            })
-            .collect();
+        let send = |(log, initial): (&LogId, u32)| {
+            let places = log.settled_cost(cost)?;
+            let request = Request { initial, places, at: now, origin: Origin::Kept };
+            let request = ReconcileRequest::new(log, vec![(check.id, request)]);
+            Some(self.0.reconciles.send(request, now))
+        };
+        let sent: Vec<_> = check.costs().filter_map(send).collect();
         let mut was_there = Ok(false);
         for reply in sent {
             // All of them: one that nobody waits for is not sent.
-            was_there = match (reply.await, was_there) {
-                (Ok(reply), Ok(was_there)) => Ok(reply.had | was_there),
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            };
+            let reply = reply.await;
+            was_there = was_there.and_then(|was_there| Ok(reply?.had || was_there));
         }
-        was_there
+        self.0.denials.forget(&check.logs);
+        was_there.or_else(|error| {
+            // The newest one, for another settlement may have been made meanwhile.
+            let cost = |log: &LogId| self.0.local.cost_of(log, check.id).unwrap_or(cost);
+            self.note(|state| state.settle(&check, cost, Instant::now()))?;
+            if is_local(&check) { Ok(was_here) } else { Err(error) }
+        })
     }
 
-    fn journal_cancellation(&self, check: &Check) -> Result<(), StoreError> {
-        self.journal.with(|state| state.settle(check, |_| 0, Instant::now()))
+    /// Decides on a request for which Redis failed, by its failure policy.
+    fn decide_without_redis(
+        &self,
+        check: &Check,
+        error: StoreError,
+    ) -> Result<Outcome, StoreError> {
+        self.warn_of_refusal(&error);
+        let result = self.decide_here(check, &error);
+        let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
+        // With the policy `Open` the request passes, so Redis may keep it, but not in some of its logs only.
+        let passes = is_admitted
+            || check.on_failure == FailurePolicy::Open
+                && !matches!(error, StoreError::Uncertain { .. });
+        if !passes {
+            self.cancel_if_counted(check, &error);
+        }
+        result
     }
-}
 
-/// Returns the error of a check whose reply was lost, and which has failed again. Redis may have counted it.
-fn after_lost_reply(lost: StoreError, again: StoreError) -> StoreError {
-    match again {
-        // No outage, in which this process would decide.
-        StoreError::Overloaded => StoreError::Uncertain { error: Box::new(again) },
-        _ => lost,
+    /// Decides by the local logs. Returns the error if the failure policy is not `Local`, or if the cost is
+    /// above the share of this process.
+    fn decide_here(&self, check: &Check, error: &StoreError) -> Result<Outcome, StoreError> {
+        let (share, local) = (share(check, error)?, &self.0.local);
+        let decided = self.note(|state| {
+            let now = Instant::now();
+            if check.cost > 0
+                && let Err(full) = state.ensure_room(check, now, 1)
+            {
+                // A denial needs none.
+                let looked = local.decide(&share, false)?;
+                return if looked.admitted { Err(full) } else { Ok(looked) };
+            }
+            let outcome = local.decide(&share, true)?;
+            if outcome.admitted {
+                state.admit(check, now, Origin::Here);
+            }
+            for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
+                if log_outcome.ban().strike() == Strike::Banned {
+                    state.ban(log);
+                }
+            }
+            Ok(outcome)
+        });
+        local.report();
+        let mut outcome = decided?;
+        // The caller gets an outcome and does not report the error.
+        error.report();
+        outcome.decided_by = DecidedBy::LocalLog;
+        Ok(outcome)
+    }
+
+    /// Changes the journal, and has written what is in it.
+    fn note<T>(&self, change: impl FnOnce(&mut journal::State) -> T) -> T {
+        let changed = self.0.journal.with(change);
+        self.ensure_task();
+        changed
+    }
+
+    fn cancel(&self, check: &Check) -> Result<(), StoreError> {
+        self.note(|state| state.settle(check, |_| 0, Instant::now()))
+    }
+
+    /// Cancels a request that was not admitted, if Redis may have counted it all the same.
+    fn cancel_if_counted(&self, check: &Check, error: &StoreError) {
+        if error.may_have_counted() {
+            // A request in flight that was to renew its place keeps it.
+            let is_new = |log| self.0.local.cost_of(log, check.id).is_none();
+            let _ = self.cancel(&check.part(|index| is_new(&check.logs[index])));
+        }
+    }
+
+    /// Says once a second that Redis refuses checks, or is overloaded: the connection works, so nothing else shows it.
+    fn warn_of_refusal(&self, error: &StoreError) {
+        let is_due = || self.0.refusals.is_due(Duration::from_secs(1));
+        match error {
+            StoreError::Uncertain { error } => self.warn_of_refusal(error),
+            StoreError::Refused { code, .. } if is_due() => telemetry::refused(code),
+            StoreError::Overloaded if is_due() => telemetry::overloaded(),
+            _ => {}
+        }
     }
 }
 

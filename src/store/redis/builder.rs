@@ -12,9 +12,6 @@ use crate::error::StoreError;
 use crate::redis::{Batch, Client, Health, Keys, RedisServers, Scripts};
 use crate::time::Pace;
 
-/// The delay from sending to execution that a write-back allows for. It does not restore a request that looks less than
-/// this younger than a reset: the reset may have removed it.
-const USUAL_DELAY: Duration = Duration::from_millis(50);
 const DEFAULT_PREFIX: &str = "tsw";
 const DEFAULT_RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 const DEFAULT_LOCAL_CAPACITY: usize = 1_000_000;
@@ -198,7 +195,6 @@ impl RedisStoreBuilder {
             journal: Journal::new(self.local_capacity, self.response_timeout),
             health,
             clock: StoreClock::new(),
-            usual_delay: self.response_timeout.min(USUAL_DELAY),
             refusals: Pace::new(),
         };
         Ok(RedisStore(Arc::new(inner)))

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::{Inner, RedisStore, Store, is_local, share};
+use super::{RedisStore, Store, is_local, share};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::store::task_of_calls_has_ended;
@@ -108,7 +108,7 @@ impl RedisStore {
         for log in &check.logs {
             has_node.push(self.0.client.connected(std::slice::from_ref(log)).await.is_ok());
         }
-        let mut parts = self.0.split(&check.part(|index| has_node[index]));
+        let mut parts = self.split(&check.part(|index| has_node[index]));
         let gone = Arc::new(check.part(|index| !has_node[index]));
         if !gone.logs.is_empty() {
             let look = |share: Cow<'_, Check>| self.0.local.decide(&share, false);
@@ -121,10 +121,7 @@ impl RedisStore {
             Outcome::new(false, part.logs.iter().map(|log| LogOutcome::unread(&log.policy)))
         };
         let cancel_if_unsure = |part: &Check, decided: &Result<Outcome, StoreError>| {
-            if decided.as_ref().is_err_and(StoreError::may_have_counted) {
-                let _ = self.0.journal_cancellation(part);
-                self.ensure_task();
-            }
+            let _ = decided.as_ref().inspect_err(|error| self.cancel_if_counted(part, error));
         };
         let (mut denied, mut failure, mut decided_by) = (false, None, DecidedBy::Store);
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
@@ -184,7 +181,7 @@ impl RedisStore {
 
     /// Looks at a check, at one part after the other.
     pub(super) async fn peek_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        let parts = self.0.split(&check);
+        let parts = self.split(&check);
         let (mut outcomes, mut decided_by) = (Vec::with_capacity(parts.len()), DecidedBy::Store);
         for part in &parts {
             let mut outcome = match self.peek_at_once(part).await {
@@ -204,16 +201,16 @@ impl RedisStore {
     }
 }
 
-impl Inner {
+impl RedisStore {
     /// Returns whether the logs of a check are in several slots of a Cluster.
     pub(super) fn is_split(&self, check: &Check) -> bool {
-        self.client.is_cluster() && check.logs.iter().any(|log| log.key != check.logs[0].key)
+        self.0.client.is_cluster() && check.logs.iter().any(|log| log.key != check.logs[0].key)
     }
 
     /// Returns the parts of a check whose logs are on one server: on a Cluster those that share a slot, because they
     /// have one key.
     fn split(&self, check: &Check) -> SmallVec<[Arc<Check>; 2]> {
-        let is_cluster = self.client.is_cluster();
+        let is_cluster = self.0.client.is_cluster();
         let together = |one: &LogId, other: &LogId| !is_cluster || one.key == other.key;
         let mut parts: SmallVec<[Arc<Check>; 2]> = SmallVec::new();
         for log in &check.logs {

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::journal::{State, WriteResult, Writer};
 use super::requests::{self, ReconcileRequest};
-use super::{Inner, RedisStore};
+use super::{Ban, Inner, RedisStore};
 use crate::error::StoreError;
 use crate::redis::Backoff;
 use crate::telemetry;
@@ -168,43 +168,46 @@ impl RedisStore {
 
     pub(super) async fn run(self, writer: Writer) {
         if self.0.journal.with(|state| state.is_of(&writer)) {
-            let result = self.0.write(&writer).await;
+            let result = self.write_to_redis(&writer).await;
             self.0.journal.with(|state| state.finish(&writer, result));
         }
     }
-}
 
-impl Inner {
     /// Writes what a writer has to write.
-    async fn write(&self, writer: &Writer) -> Result<(), StoreError> {
-        let (log, requests, longest_delay) = (&writer.log, &writer.requests, self.usual_delay);
+    async fn write_to_redis(&self, writer: &Writer) -> Result<(), StoreError> {
+        let Inner { local, reconciles, denials, .. } = &*self.0;
+        let (log, requests) = (&writer.log, &writer.requests);
         if !requests.is_empty() {
-            let (sent, requests) = (Instant::now(), requests.clone());
-            let request = ReconcileRequest { log: log.clone(), requests, longest_delay };
-            let reply = self.reconciles.send(request, sent).await?;
+            let sent = Instant::now();
+            let request = ReconcileRequest::new(log, requests.clone());
+            let reply = reconciles.send(request, sent).await?;
             // What Redis did not know makes the waits longer.
-            self.denials.forget(std::slice::from_ref(log));
+            denials.forget(std::slice::from_ref(log));
             // From before the call: what was admitted after the reset stays, however late the reply is.
             if let Some(reset_at) = reply.reset.and_then(|reset| sent.checked_sub(reset)) {
-                self.local.forget_until(log, reset_at);
+                local.forget_until(log, reset_at);
             }
         }
         if writer.bans > 0
-            && let Some((ban, now_us)) = self.local.standing_ban(log)
+            && let Some((ban, now_us)) = local.standing_ban(log)
         {
             let age_us = now_us.saturating_sub(ban.last_seen_us);
             let seen = (ban.store_timestamp_us.unwrap_or(0), age_us);
             let length = (ban.wait_us(now_us), ban.length_us, ban.level);
-            let losses = self.health.losses();
+            let losses = self.0.health.losses();
             let reply =
-                requests::impose(&self.client, log, length, &ban.reason, seen, false).await?;
+                requests::impose(&self.0.client, log, length, &ban.reason, seen, false).await?;
             if reply.was_lifted {
-                self.local.lift_ban(log);
+                local.lift_ban(log);
             }
             // After a lift it is another ban.
             if !reply.ban.remaining.is_zero() {
-                self.see_ban(log, &reply.ban, reply.timestamp);
-                self.note_ban_if_lost(log, losses);
+                self.see_ban(
+                    log,
+                    &Ban { is_new: false, ..reply.ban },
+                    Some(reply.timestamp),
+                    losses,
+                );
             }
         }
         telemetry::written_back(requests.len() as u64);

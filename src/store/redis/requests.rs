@@ -22,6 +22,10 @@ use crate::window::{
     QuotaExplanation, QuotaState, Strike,
 };
 
+/// The delay from sending to execution that a write-back allows for. It does not restore a request that looks less than
+/// this younger than a reset: the reset may have removed it.
+const USUAL_DELAY: Duration = Duration::from_millis(50);
+
 /// What `admit.lua` does with a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
@@ -233,6 +237,10 @@ pub(super) struct Reconciled {
 }
 
 impl ReconcileRequest {
+    pub(super) fn new(log: &LogId, requests: Vec<(Uuid, Request)>) -> Self {
+        Self { log: log.clone(), requests, longest_delay: USUAL_DELAY }
+    }
+
     /// Returns whether a reset of the log matters.
     fn has_mark(&self) -> bool {
         self.requests.iter().any(|(_, request)| request.origin != Origin::Kept)

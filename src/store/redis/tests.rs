@@ -80,7 +80,7 @@ impl RedisStore {
     /// Sends a check as after a lost reply.
     pub(in crate::store) fn send_again(&self, check: &Check) -> StoreFuture<Outcome> {
         let (this, check) = (self.clone(), Arc::new(check.clone()));
-        StoreFuture::later(async move { this.0.check_once(check, Mode::Again).await })
+        StoreFuture::later(async move { this.check_once(check, Mode::Again).await })
     }
 
     async fn settled_journal(&self) {
@@ -270,14 +270,6 @@ async fn renewal_that_meets_an_overload_keeps_its_place() {
     }
 }
 
-#[test]
-fn overload_after_a_lost_reply_is_no_outage() {
-    for (again, is_outage) in [(StoreError::Overloaded, false), (StoreError::Unavailable, true)] {
-        let error = after_lost_reply(StoreError::Timeout, again);
-        assert_eq!((error.may_have_counted(), error.is_outage()), (true, is_outage), "{error}");
-    }
-}
-
 /// A denial is read after the ban was lifted. It must not bring the ban back here.
 #[tokio::test]
 async fn late_denial_brings_no_lifted_ban_back() {
@@ -360,16 +352,16 @@ async fn longer_ban_is_written_after_the_write_of_a_shorter_one() {
     let store = store(server.url()).await;
     let log = penalized("mallory");
     Store::impose(&store, &log, Duration::from_secs(60), "by hand", false).await.unwrap();
-    let losses = store.0.health.losses();
-    store.0.health.record_loss();
-    store.0.note_ban_if_lost(&log, losses);
+    store.0.journal.with(|state| state.ban(&log));
     let writer = claim(&store, &log);
     let mut write = task::spawn(store.clone().run(writer));
     assert_pending!(write.poll());
     let now = server.run::<(u64, u64)>(&["TIME"]).await;
     let now = Duration::from_micros(now.0 * 1_000_000 + now.1);
-    store.0.local.restore_ban(&log, Duration::from_secs(3_600), "again", Some(now));
-    store.0.note_ban_if_lost(&log, losses);
+    let (losses, remaining) = (store.0.health.losses(), Duration::from_secs(3_600));
+    store.0.health.record_loss();
+    let longer = Ban { remaining, reason: "again".to_owned(), ..Ban::default() };
+    store.see_ban(&log, &longer, Some(now), losses);
     write.await;
     assert!(!store.admit_one(&Check::new([log.clone()])).await);
     let ban = Store::ban(&store, &log).await.unwrap().unwrap();
@@ -390,7 +382,7 @@ async fn ban_that_is_lost_before_the_reply_to_its_write_is_read_is_written_again
         }
         let mut write = task::spawn(async {
             if is_new {
-                store.0.impose(&log, hour, "by hand", false).await.unwrap();
+                store.impose_once(&log, hour, "by hand", false).await.unwrap();
             } else {
                 store.clone().run(claim(&store, &log)).await;
             }
