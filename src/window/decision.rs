@@ -274,19 +274,7 @@ impl Usage {
     /// Shows what remains once some of the logs are settled at a cost; 0 cancels the request.
     pub(crate) fn settle(&mut self, cost: u32, has: impl Fn(&LogId) -> bool) {
         let Decided { check, outcome } = &mut *self.decided;
-        let logs = check.costs().zip(outcome.logs_mut()).filter(|((log, _), _)| has(log));
-        // Where nothing is reserved, nothing is settled.
-        for ((log, reserved), outcome) in logs.filter(|((_, reserved), _)| *reserved > 0) {
-            let Some(settled) = log.settled_cost(cost) else { continue };
-            for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
-                let without = state.remaining.saturating_add(reserved);
-                if settled > without {
-                    // The first entry that leaves frees no place above the limit.
-                    state.reset_us = 0;
-                }
-                state.remaining = without.saturating_sub(settled).min(quota.limit());
-            }
-        }
+        outcome.settle(check, cost, has);
     }
 
     /// Returns how many more requests fit: the lowest remaining number of all quotas.

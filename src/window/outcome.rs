@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::check::Check;
+use super::log_id::LogId;
 use super::state::{BanState, QuotaState};
 use crate::policy::Policy;
 use crate::quota::Quota;
@@ -42,6 +44,23 @@ impl Outcome {
 
     pub(crate) fn logs_mut(&mut self) -> &mut [LogOutcome] {
         &mut self.logs
+    }
+
+    /// Shows what remains once some of the logs of a check are settled at a cost; 0 cancels the request.
+    pub(crate) fn settle(&mut self, check: &Check, cost: u32, has: impl Fn(&LogId) -> bool) {
+        let logs = check.costs().zip(&mut self.logs).filter(|((log, _), _)| has(log));
+        // Where nothing is reserved, nothing is settled.
+        for ((log, reserved), outcome) in logs.filter(|((_, reserved), _)| *reserved > 0) {
+            let Some(settled) = log.settled_cost(cost) else { continue };
+            for (quota, state) in log.policy.quotas().iter().zip(&mut outcome.quotas) {
+                let without = state.remaining.saturating_add(reserved);
+                state.remaining = without.saturating_sub(settled).min(quota.limit());
+                // The first entry that leaves frees no place above the limit, and an empty log has none.
+                if settled > without || state.remaining == quota.limit() {
+                    state.reset_us = 0;
+                }
+            }
+        }
     }
 
     pub(crate) fn fits(&self) -> bool {

@@ -17,35 +17,23 @@ use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome};
 fn merge(
     check: &Check,
     parts: &[Arc<Check>],
-    outcomes: Vec<Outcome>,
+    mut outcomes: Vec<Outcome>,
     decided_by: DecidedBy,
 ) -> Outcome {
     let admitted = outcomes.iter().all(|outcome| outcome.admitted);
-    // The latest: the request is not admitted before all logs have recorded it.
-    let timestamp = outcomes.iter().filter_map(|outcome| outcome.timestamp).max();
-    let empty = |log: &LogId| LogOutcome::empty(&log.policy);
-    let mut logs: SmallVec<[LogOutcome; 2]> = check.logs.iter().map(empty).collect();
-    for (part, mut outcome) in parts.iter().zip(outcomes) {
-        if outcome.admitted && !admitted {
-            // The state after the cancellation.
-            for ((log, cost), outcome) in part.costs().zip(outcome.logs_mut()) {
-                let cost = log.settled_cost(0).map_or(0, |left| cost - left);
-                for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
-                    (state.remaining, state.wait_us) = (state.remaining + cost, 0);
-                    if state.remaining == quota.limit() {
-                        state.reset_us = 0;
-                    }
-                }
-            }
-        }
-        for (log, outcome) in part.logs.iter().zip(outcome.logs()) {
-            if let Some(index) = check.logs.iter().position(|it| it == log) {
-                logs[index] = outcome.clone();
-            }
-        }
+    let of_parts = parts.iter().zip(&mut outcomes);
+    for (part, outcome) in of_parts.filter(|(_, outcome)| outcome.admitted && !admitted) {
+        // It was cancelled there.
+        outcome.settle(part, 0, |_| true);
     }
-    let mut merged = Outcome::new(admitted, logs);
-    merged.timestamp = timestamp;
+    let outcome_of = |log: &LogId| {
+        let of_parts = parts.iter().zip(&outcomes);
+        let mut all = of_parts.flat_map(|(part, outcome)| part.logs.iter().zip(outcome.logs()));
+        all.find(|(other, _)| *other == log).map(|(_, outcome)| outcome.clone())
+    };
+    let mut merged = Outcome::new(admitted, check.logs.iter().filter_map(outcome_of));
+    // The latest: the request is not admitted before all logs have recorded it.
+    merged.timestamp = outcomes.iter().filter_map(|outcome| outcome.timestamp).max();
     merged.decided_by = decided_by;
     merged
 }
@@ -120,35 +108,25 @@ impl RedisStore {
         let unread = |part: &Check| {
             Outcome::new(false, part.logs.iter().map(|log| LogOutcome::unread(&log.policy)))
         };
-        let cancel_if_unsure = |part: &Check, decided: &Result<Outcome, StoreError>| {
-            let _ = decided.as_ref().inspect_err(|error| self.cancel_if_counted(part, error));
-        };
-        let (mut denied, mut failure, mut decided_by) = (false, None, DecidedBy::Store);
+        let (mut denied_by, mut failure, mut is_local) = (None, None, false);
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
             // After a denial nothing more is recorded, but the outcome names every log that denies.
-            let only_looks = denied || failure.is_some();
+            let only_looks = denied_by.is_some() || failure.is_some();
             let is_gone = Arc::ptr_eq(part, &gone);
-            let mut decided = if denied && (is_gone || decided_by == DecidedBy::LocalLog) {
+            let decided = if only_looks && is_gone || denied_by == Some(DecidedBy::LocalLog) {
                 Err(StoreError::Unavailable)
             } else if is_gone {
                 self.decide_without_redis(part, StoreError::Unavailable)
-            } else if only_looks {
+            } else if denied_by.is_some() {
                 self.peek_at_once(part).await
+            } else if only_looks {
+                self.look_for_denial(part).await
             } else {
                 self.decide_at_once(part.clone()).await
             };
-            if !denied && only_looks && decided.as_ref().is_ok_and(|outcome| !outcome.admitted) {
-                // So the denial is a strike and is remembered.
-                let asked = self.decide_at_once(part.clone()).await;
-                cancel_if_unsure(part, &asked);
-                if asked.as_ref().is_ok_and(|outcome| outcome.admitted) {
-                    let _ = self.settle(part, 0).await;
-                }
-                decided = asked.or(decided);
-            }
             if !only_looks && !decided.as_ref().is_ok_and(|outcome| outcome.admitted) {
-                cancel_if_unsure(part, &decided);
+                let _ = decided.as_ref().inspect_err(|error| self.cancel_if_counted(part, error));
                 // At once, for a node may be slow. What fails is made later. If there is no room in the journal, a denial
                 // still stands.
                 let settled = parts[..index].iter().map(|part| self.settle(part, 0));
@@ -156,27 +134,43 @@ impl RedisStore {
             }
             match decided {
                 Ok(mut outcome) => {
-                    let is_here = outcome.decided_by == DecidedBy::LocalLog;
-                    if !denied && (is_here || !outcome.admitted) {
-                        decided_by = outcome.decided_by;
+                    is_local |= outcome.decided_by == DecidedBy::LocalLog;
+                    if !outcome.admitted {
+                        denied_by.get_or_insert(outcome.decided_by);
                     }
-                    denied |= !outcome.admitted;
                     // What is only looked at has nothing that could be taken out again.
                     outcome.admitted &= !only_looks;
                     outcomes.push(outcome);
                 }
                 // One denial decides, also that of a later node. The outcome then has the logs of this one as unread.
-                Err(error) if denied || error.is_outage() => {
+                Err(error) if denied_by.is_some() || error.is_outage() => {
                     outcomes.push(unread(part));
                     failure.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
             }
         }
+        let decided_by = if is_local { DecidedBy::LocalLog } else { DecidedBy::Store };
         match failure {
-            Some(error) if !denied => Err(error),
-            _ => Ok(merge(check, &parts, outcomes, decided_by)),
+            Some(error) if denied_by.is_none() => Err(error),
+            _ => Ok(merge(check, &parts, outcomes, denied_by.unwrap_or(decided_by))),
         }
+    }
+
+    /// Looks at a part of a request on which the failure policy decides, unless it is denied here. Then Redis is asked, so
+    /// that the denial is a strike and is remembered.
+    async fn look_for_denial(&self, part: &Arc<Check>) -> Result<Outcome, StoreError> {
+        let looked = self.peek_at_once(part).await?;
+        if looked.admitted {
+            return Ok(looked);
+        }
+        let asked = self.decide_at_once(part.clone()).await;
+        match &asked {
+            Ok(outcome) if outcome.admitted => drop(self.settle(part, 0).await),
+            Ok(_) => {}
+            Err(error) => self.cancel_if_counted(part, error),
+        }
+        asked.or(Ok(looked))
     }
 
     /// Looks at a check, at one part after the other.
