@@ -95,7 +95,8 @@ impl RedisStore {
     async fn write_all(self, token: Arc<()>) {
         let (mut backoff, mut first) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), 0);
         let mut logs_of = BTreeMap::<_, Arc<Vec<_>>>::new();
-        loop {
+        // Another task may have taken its place while it was at rest.
+        while self.0.journal.with(|state| state.renew_task(&token)) {
             let began = Instant::now();
             // Without a connection it tries the same again: to look for all logs takes time, for all who decide here.
             if self.0.client.has_connection() || logs_of.is_empty() {
@@ -110,18 +111,9 @@ impl RedisStore {
             }
             let took = began.elapsed();
             // A server that is gone, is slow or refuses what it is told delays no other one.
-            let write = |logs: &Arc<Vec<LogId>>| {
-                self.clone().write_to_one(logs.clone(), first, token.clone())
-            };
-            let mut writes: JoinSet<_> = logs_of.values().map(write).collect();
-            let mut has_failed = false;
-            while let Some(written) = writes.join_next().await {
-                match written {
-                    Ok(Some(is_written)) => has_failed |= !is_written,
-                    _ => return,
-                }
-            }
-            if has_failed {
+            let write = |logs: &Arc<Vec<LogId>>| self.clone().write_to_one(logs.clone(), first);
+            let are_written = logs_of.values().map(write).collect::<JoinSet<_>>().join_all().await;
+            if are_written.contains(&false) {
                 self.0.journal.report_lost();
                 first += MOST_LOGS;
                 // To look for many of them holds up those that decide here.
@@ -133,22 +125,13 @@ impl RedisStore {
         }
     }
 
-    /// Writes the logs of one server, from one of them on, and returns whether it has taken them. `None` if there is another
-    /// background task by now.
-    async fn write_to_one(
-        self,
-        logs: Arc<Vec<LogId>>,
-        first: usize,
-        token: Arc<()>,
-    ) -> Option<bool> {
+    /// Writes the logs of one server, from one of them on, and returns whether it has taken them.
+    async fn write_to_one(self, logs: Arc<Vec<LogId>>, first: usize) -> bool {
         let began = Instant::now();
         // Those that it can't use delay the others: the next round begins with other ones.
         let (later, sooner) = logs.split_at(first % logs.len());
         let logs: Vec<_> = sooner.iter().chain(later).collect();
         for logs in logs.chunks(MOST_LOGS) {
-            if !self.0.journal.with(|state| state.renew_task(&token)) {
-                return None;
-            }
             let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
             let (mut written, all) = (0, writes.len());
             for mut write in writes {
@@ -156,14 +139,14 @@ impl RedisStore {
                 written += usize::from(matches!(result.as_deref(), Ok(Some(Ok(())))));
             }
             if written == 0 && all > 0 {
-                return Some(false);
+                return false;
             }
             // What came meanwhile for other servers is in the next round.
             if began.elapsed() > LONGEST_WAIT {
                 break;
             }
         }
-        Some(true)
+        true
     }
 
     pub(super) async fn run(self, writer: Writer) {
