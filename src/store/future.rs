@@ -1,6 +1,6 @@
 //! [`StoreFuture`]: the future of a store's result.
 
-use std::future::Future;
+use std::future::{Future, Ready, ready};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
@@ -16,12 +16,9 @@ use crate::error::{StoreError, task_has_ended};
 pub struct StoreFuture<T>(State<T>);
 
 enum State<T> {
-    /// `None` once it was returned.
-    Ready(Option<Result<T, StoreError>>),
+    Ready(Ready<Result<T, StoreError>>),
     Pending(Later<T>),
 }
-
-const POLLED_TWICE: &str = "polled after completion";
 
 /// The future of a result that is not ready at once. It is small, unlike a result.
 pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>;
@@ -29,13 +26,13 @@ pub(crate) type Later<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + 
 impl<T> StoreFuture<T> {
     /// Creates a future that is ready at once.
     pub fn ready(result: Result<T, StoreError>) -> Self {
-        Self(State::Ready(Some(result)))
+        Self(State::Ready(ready(result)))
     }
 
     /// Returns the result if it is ready, else its future.
     pub(crate) fn into_ready(self) -> Result<Result<T, StoreError>, Later<T>> {
         match self.0 {
-            State::Ready(result) => Ok(result.expect(POLLED_TWICE)),
+            State::Ready(result) => Ok(result.into_inner()),
             State::Pending(later) => Err(later),
         }
     }
@@ -75,16 +72,13 @@ pub(crate) fn task_of_calls_has_ended() -> StoreError {
     StoreError::Uncertain { error: Box::new(task_has_ended()) }
 }
 
-// Nothing is pinned structurally: the result is moved out, and the boxed future stays in its box.
-impl<T> Unpin for StoreFuture<T> {}
-
 impl<T> Future for StoreFuture<T> {
     type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             State::Pending(future) => future.as_mut().poll(cx),
-            State::Ready(result) => Poll::Ready(result.take().expect(POLLED_TWICE)),
+            State::Ready(result) => Pin::new(result).poll(cx),
         }
     }
 }
