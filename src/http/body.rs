@@ -157,7 +157,7 @@ impl AtEnd {
     pub(super) fn end(&mut self) -> Vec<JoinHandle<()>> {
         let settlement = self.settlement.take();
         let settled = settlement.and_then(|it| it.settle(self.bytes, self.is_complete));
-        let released = self.permit.take().and_then(Permit::give_back);
+        let released = self.permit.as_mut().and_then(Permit::give_back);
         released.into_iter().chain(settled).collect()
     }
 

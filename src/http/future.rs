@@ -276,7 +276,7 @@ impl Called {
             let ended = end.take_if(|end| end.is_complete || self.is_head);
             tasks.extend(ended.into_iter().flat_map(|mut end| end.end()));
         } else {
-            tasks.extend(permit.and_then(Permit::give_back));
+            tasks.extend(permit.and_then(|mut permit| permit.give_back()));
         }
         // Not sooner: after a panic of a closure there is no response.
         self.after.cancel = None;

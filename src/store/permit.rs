@@ -66,10 +66,10 @@ impl Permit {
     /// Holds the places of an admitted check, if it has any.
     pub(crate) fn hold(store: &Arc<dyn Store>, check: &Check) -> Option<Self> {
         let is_in_flight = |log: &LogId| log.policy.counts() == Counts::InFlight;
-        if !check.logs.iter().any(is_in_flight) {
+        let mut check = check.part(|index| is_in_flight(&check.logs[index]));
+        if check.logs.is_empty() {
             return None;
         }
-        let mut check = check.part(|index| is_in_flight(&check.logs[index]));
         // It runs, whatever the limits and the bans become, and whether the store fails.
         check.logs.iter_mut().for_each(|log| log.policy = log.policy.without_limits());
         check.on_failure = FailurePolicy::default();
@@ -89,15 +89,23 @@ impl Permit {
     /// Gives the places back, and waits until the store has them.
     ///
     /// If the permit is dropped, this happens in the background, and a caller that asks at once may find no place.
-    pub async fn release(self) {
+    pub async fn release(mut self) {
         if let Some(task) = self.give_back() {
             let _ = task.await;
         }
     }
 
     /// Gives the places back, as [`SettleHandle::settle`] does.
-    pub(crate) fn give_back(self) -> Option<JoinHandle<()>> {
-        self.0?.give_back()
+    pub(crate) fn give_back(&mut self) -> Option<JoinHandle<()>> {
+        let Held { places, stage, renewals } = *self.0.take()?;
+        match stage.swap(RELEASED, Ordering::SeqCst) {
+            IDLE => {
+                renewals.iter().for_each(JoinHandle::abort);
+                places.settle(0)
+            }
+            // The task gives them back.
+            _ => renewals,
+        }
     }
 }
 
@@ -124,21 +132,7 @@ async fn renew(store: Arc<dyn Store>, check: Check, stage: Arc<AtomicU8>) {
     }
 }
 
-impl Held {
-    fn give_back(&mut self) -> Option<JoinHandle<()>> {
-        let renewals = self.renewals.take();
-        match self.stage.swap(RELEASED, Ordering::SeqCst) {
-            IDLE => {
-                renewals.iter().for_each(JoinHandle::abort);
-                self.places.settle(0)
-            }
-            RENEWING => renewals,
-            _ => None,
-        }
-    }
-}
-
-impl Drop for Held {
+impl Drop for Permit {
     fn drop(&mut self) {
         self.give_back();
     }
