@@ -21,7 +21,7 @@ use self::slots::{SHARDS, shard_of};
 use super::{Ban, BanPage, Store, StoreFuture};
 use crate::policy::Policy;
 use crate::telemetry::{Fill, MEMORY};
-use crate::time::Pace;
+use crate::time::{Pace, micros};
 use crate::window::{Check, Explanation, LogId, Outcome};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
@@ -245,7 +245,12 @@ impl Store for MemoryStore {
         reason: &str,
         only_longer: bool,
     ) -> StoreFuture<Ban> {
-        StoreFuture::ready(self.impose_ban(log, duration, reason, only_longer))
+        StoreFuture::ready(self.with_ban_record(log, |record, now_us| {
+            let (penalty, stood) = (log.policy.get_penalty(), record.wait_us(now_us) > 0);
+            let is_new = record.impose(now_us, micros(duration), reason, penalty, only_longer);
+            let ban = bans::ban(record, now_us).unwrap_or_default();
+            Ban { is_new, lengthens: is_new && stood, ..ban }
+        }))
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {

@@ -467,7 +467,7 @@ impl RedisStore {
         }
         // At the local capacity a new log is not recorded, and an outage refuses the key.
         let at = outcome.timestamp.map_or(sent.at, |it| clock.local(it, sent.at));
-        let recorded = local.record(check, at, sent.losses, sent.known_at);
+        let is_doubted = local.record(check, at, sent.losses, sent.known_at);
         let is_lost = health.losses() != sent.losses;
         if is_lost {
             // Redis may have lost it since, and the rest of its logs may be written already.
@@ -477,7 +477,7 @@ impl RedisStore {
             });
         }
         // Redis has not counted what was decided here meanwhile, and does not know what it has lost.
-        let is_unsure = is_lost || matches!(recorded, Ok(true));
+        let is_unsure = is_lost || is_doubted;
         let is_banned = |log| local.standing_ban(log).is_some();
         if is_unsure && local.holds_too_many(check) || is_lost && check.logs.iter().any(is_banned) {
             let _ = local.settle_here(check, 0);

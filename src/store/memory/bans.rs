@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use super::room::reserve;
 use super::shard::Shard;
 use super::slots::SHARDS;
 use super::{Inner, MemoryStore, VISITED_AT_ONCE};
@@ -13,7 +14,6 @@ use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Penalty, Policy};
 use crate::store::{Ban, BanPage};
-use crate::time::micros;
 use crate::window::{BanRecord, LogId};
 
 /// How many slots a page of bans reads at most.
@@ -41,7 +41,7 @@ impl Shard {
     }
 }
 
-fn ban(record: &BanRecord, now_us: u64) -> Option<Ban> {
+pub(super) fn ban(record: &BanRecord, now_us: u64) -> Option<Ban> {
     let wait_us = record.wait_us(now_us);
     let remaining = Duration::from_micros(wait_us);
     (wait_us > 0).then(|| Ban { remaining, reason: record.reason.clone(), ..Ban::default() })
@@ -88,10 +88,7 @@ impl Inner {
         let result = change(&mut record);
         let expires_us = expires_us(&record, penalty);
         if expires_us > now_us {
-            let grown = |bans: usize| (bans < self.capacity).then_some(bans + 1);
-            if self.bans.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_err() {
-                return Err(StoreError::Full { capacity: self.capacity });
-            }
+            reserve(&self.bans, 1, self.capacity)?;
             let (policy, key) = (log.policy.clone(), SmallVec::from_slice(log.key.as_bytes()));
             let stored = StoredBan { policy, key, record, expires_us };
             shard.bans.insert(hash, stored, expires_us);
@@ -122,21 +119,6 @@ impl MemoryStore {
         let (hash, shard) = self.0.lock_one(log);
         let now_us = self.0.now_us();
         ban(shard.ban(hash, log, now_us)?, now_us)
-    }
-
-    pub(super) fn impose_ban(
-        &self,
-        log: &LogId,
-        duration: Duration,
-        reason: &str,
-        only_longer: bool,
-    ) -> Result<Ban, StoreError> {
-        self.with_ban_record(log, |record, now_us| {
-            let (penalty, stood) = (log.policy.get_penalty(), record.wait_us(now_us) > 0);
-            let is_new = record.impose(now_us, micros(duration), reason, penalty, only_longer);
-            let ban = ban(record, now_us).unwrap_or_default();
-            Ban { is_new, lengthens: is_new && stood, ..ban }
-        })
     }
 
     /// Deletes the ban record of a log's key. Returns whether there was any.
@@ -179,6 +161,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::store::Store;
     use crate::{Bans, Limiter, Quota};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -281,7 +264,7 @@ mod tests {
                     match seed % 6 {
                         0 => {
                             let log = LogId { policy: manual.clone(), ..one };
-                            drop(store.impose_ban(&log, Duration::from_millis(1), "", false));
+                            drop(store.impose(&log, Duration::from_millis(1), "", false));
                         }
                         1 => drop(store.lift_ban(&one)),
                         2 => drop(store.page_of_bans(&policy, 0, 10)),

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::shard::{self, Locked};
 use super::{Inner, MemoryStore, VISITED_AT_ONCE};
 use crate::error::StoreError;
-use crate::window::{BanState, Check, Entry, LogId, LogOutcome, Outcome};
+use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState};
 
 impl MemoryStore {
     /// Returns what a check decides, and records it if `record` is set. Reports nothing, so that the
@@ -38,12 +38,14 @@ impl Inner {
         let mut locked = self.lock_all(&check.logs);
         // Read under the lock, so that the timestamps of one log never step back.
         let now_us = self.now_us();
+        let mut slots = SmallVec::<[Option<u32>; 2]>::new();
         let mut outcomes = SmallVec::<[LogOutcome; 2]>::new();
-        for (index, log) in check.logs.iter().enumerate() {
+        for (index, (log, cost)) in check.costs().enumerate() {
             let (shard, hash) = locked.shard(index);
             let slot = shard.find(hash, log);
             let entries = slot.map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
-            outcomes.push(entries.outcome(log, check.id, now_us, check.cost_in(index)));
+            outcomes.push(entries.outcome(log, check.id, now_us, cost));
+            slots.push(slot);
         }
         let mut outcome = Outcome::new(true, outcomes);
         outcome.timestamp = Some(Duration::from_micros(now_us));
@@ -53,16 +55,18 @@ impl Inner {
         if !outcome.admitted || !record || check.cost == 0 {
             return Ok(outcome);
         }
-        self.add_to(&mut locked, check, now_us, 0)?;
-        for (index, (log, _)) in check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0) {
-            let outcome = &mut outcome.logs_mut()[index];
+        let costs = || check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0);
+        self.reserve(costs().filter(|(index, _)| slots[*index].is_none()).count())?;
+        for (index, (log, cost)) in costs() {
             let (shard, hash) = locked.shard(index);
-            let Some(slot) = shard.find(hash, log) else { continue };
-            shard.logs[slot].doubted_us = now_us;
-            for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
+            let slot = slots[index].unwrap_or_else(|| shard.insert(hash, log, now_us, 0));
+            let stored = &mut shard.logs[slot];
+            stored.add(log, check.id, now_us, cost);
+            stored.doubted_us = now_us;
+            let states = outcome.logs_mut()[index].quotas_mut();
+            for (quota, state) in log.policy.quotas().iter().zip(states) {
                 let wait_us = state.wait_us;
-                *state = shard.logs[slot].entries.state(now_us, *quota, 1);
-                state.wait_us = wait_us;
+                *state = QuotaState { wait_us, ..stored.entries.state(now_us, *quota, 1) };
             }
         }
         // Only after all logs have recorded the request: an expired log of the check must not be
@@ -100,56 +104,5 @@ impl Inner {
             }
         }
         strikes_lost
-    }
-
-    /// Records a request in all of its logs, at an instant that is not later than now. Returns whether one of them has got a
-    /// request that Redis may not know since `since_us`.
-    ///
-    /// It does not read the clock: entries that have expired since that instant can stay for a while.
-    pub(super) fn try_record(
-        &self,
-        check: &Check,
-        at_us: u64,
-        loss: u64,
-        since_us: u64,
-    ) -> Result<bool, StoreError> {
-        let mut locked = self.lock_all(&check.logs);
-        self.add_to(&mut locked, check, at_us, loss)?;
-        let mut is_doubted = false;
-        for (index, log) in check.logs.iter().enumerate() {
-            let (shard, hash) = locked.shard(index);
-            let slot = shard.find(hash, log);
-            is_doubted |= slot.is_some_and(|slot| shard.logs[slot].doubted_us >= since_us);
-            self.drop_expired(shard, at_us, VISITED_AT_ONCE);
-        }
-        Ok(is_doubted)
-    }
-
-    /// Adds a request to the logs in which it takes a place, and makes those that are absent. Without room for
-    /// all of them nothing changes.
-    fn add_to(
-        &self,
-        locked: &mut Locked<'_>,
-        check: &Check,
-        at_us: u64,
-        loss: u64,
-    ) -> Result<(), StoreError> {
-        let costs = || check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0);
-        let is_absent = |(index, (log, _)): &(usize, (&LogId, u32))| {
-            let (shard, hash) = locked.shard(*index);
-            shard.find(hash, log).is_none()
-        };
-        let absent = costs().filter(is_absent).count();
-        if absent > 0 && !self.reserve(absent) {
-            return Err(StoreError::Full { capacity: self.capacity });
-        }
-        for (index, (log, cost)) in costs() {
-            let (shard, hash) = locked.shard(index);
-            let slot = shard.find(hash, log);
-            let slot = slot.unwrap_or_else(|| shard.insert(hash, log, at_us, loss));
-            let entry = Entry { at_us, id: log.entry_id(check.id) };
-            shard.logs[slot].add(entry, at_us, log.kept_cost(cost), !log.policy.refreshes());
-        }
-        Ok(())
     }
 }

@@ -7,37 +7,44 @@ use std::time::Duration;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::MemoryStore;
 use super::shard::StoredLog;
-use crate::error::StoreError;
+use super::{MemoryStore, VISITED_AT_ONCE};
 use crate::time::micros;
 use crate::window::{BanRecord, Check, Cost, LogId, LogOutcome};
 
 impl MemoryStore {
-    /// Records a request in all of its logs, as admitted at an instant, whatever the quotas are. `loss` is
-    /// the number of losses of data before it was admitted. Returns whether one of the logs has got a request that
-    /// Redis may not know since an instant.
+    /// Records a request in each of its logs that has room, as admitted at an instant that is not later than now, whatever the
+    /// quotas are. `loss` is the number of losses of data before it was admitted. Returns whether one of the logs has got a
+    /// request that Redis may not know since an instant.
     pub(in crate::store) fn record(
         &self,
         check: &Check,
         at: Instant,
         loss: u64,
         since: Instant,
-    ) -> Result<bool, StoreError> {
-        let to_us = |at: Instant| micros(at.saturating_duration_since(self.0.epoch));
+    ) -> bool {
+        let inner = &self.0;
+        let to_us = |at: Instant| micros(at.saturating_duration_since(inner.epoch));
         let (at_us, since_us) = (to_us(at), to_us(since));
-        let mut recorded = self.0.with_room(|| self.0.try_record(check, at_us, loss, since_us));
-        if recorded.is_err() && check.logs.len() > 1 {
-            // Redis has it in all of them. A log that is here must not lack it because another one has no room.
-            for index in 0..check.logs.len() {
-                let part = check.part(|it| it == index);
-                if let Ok(is_doubted) = self.0.try_record(&part, at_us, loss, since_us) {
-                    recorded = Ok(is_doubted || matches!(recorded, Ok(true)));
-                }
-            }
+        let (mut is_full, mut is_doubted) = (false, false);
+        for (log, cost) in check.costs().filter(|(_, cost)| *cost > 0) {
+            let recorded = inner.make_room_for(|| {
+                let (hash, mut shard) = inner.lock_one(log);
+                let slot = shard.find(hash, log);
+                inner.reserve(usize::from(slot.is_none()))?;
+                let slot = slot.unwrap_or_else(|| shard.insert(hash, log, at_us, loss));
+                shard.logs[slot].add(log, check.id, at_us, cost);
+                let is_doubted = shard.logs[slot].doubted_us >= since_us;
+                // The clock is not read: entries that have expired since that instant can stay for a while.
+                inner.drop_expired(&mut shard, at_us, VISITED_AT_ONCE);
+                Ok(is_doubted)
+            });
+            is_full |= recorded.is_err();
+            is_doubted |= recorded.unwrap_or(false);
         }
+        inner.refused.fetch_add(usize::from(is_full), Ordering::Relaxed);
         self.report();
-        recorded
+        is_doubted
     }
 
     /// Returns whether a log holds more entries than a quota allows.
@@ -137,7 +144,7 @@ mod tests {
         let policy = limiter.policy();
         let logs = ["a", "b"].map(|key| LogId::new(std::sync::Arc::<Policy>::clone(&policy), key));
         let now = Instant::now();
-        store.record(&Check::new(logs), now, 0, now).unwrap();
+        store.record(&Check::new(logs), now, 0, now);
         assert_eq!(limiter.peek("a").await.unwrap().remaining(), 3);
     }
 

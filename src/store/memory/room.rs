@@ -86,9 +86,9 @@ impl Inner {
         (dropped, is_more_due)
     }
 
-    pub(super) fn reserve(&self, more: usize) -> bool {
-        let grown = |held: usize| Some(held + more).filter(|sum| *sum <= self.capacity);
-        self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()
+    /// Makes so many logs more count, if they have room.
+    pub(super) fn reserve(&self, more: usize) -> Result<(), StoreError> {
+        reserve(&self.held, more, self.capacity)
     }
 
     /// Drops up to `most` expired logs and as many ban records of a shard, and returns how many it has dropped.
@@ -102,6 +102,14 @@ impl Inner {
         }
         logs + bans
     }
+}
+
+/// Raises a number unless it would exceed the capacity.
+pub(super) fn reserve(held: &AtomicUsize, more: usize, capacity: usize) -> Result<(), StoreError> {
+    let grown = |held: usize| Some(held + more).filter(|sum| *sum <= capacity);
+    let is_grown =
+        more == 0 || held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok();
+    is_grown.then_some(()).ok_or(StoreError::Full { capacity })
 }
 
 /// Sets a number to 0 and returns what it was. Nothing is written if it is 0 already.

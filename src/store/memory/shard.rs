@@ -3,6 +3,7 @@
 use std::sync::{Arc, MutexGuard};
 
 use smallvec::SmallVec;
+use uuid::Uuid;
 
 use super::bans::StoredBan;
 use super::slots::{Slots, shard_of};
@@ -28,13 +29,13 @@ impl StoredLog {
         self.key[..] == *log.key.as_bytes() && self.of == *log.policy.logs()
     }
 
-    /// Adds an entry, which `is_new` unless the log may have it.
-    pub(super) fn add(&mut self, entry: Entry, now_us: u64, cost: Option<u32>, is_new: bool) {
-        self.entries.remove_expired(now_us, self.of.retention_us);
-        if is_new {
-            self.entries.add(entry, cost);
-        } else {
-            self.entries.restore(entry, cost);
+    /// Adds a request at an instant.
+    pub(super) fn add(&mut self, log: &LogId, request: Uuid, at_us: u64, cost: u32) {
+        self.entries.remove_expired(at_us, self.of.retention_us);
+        let (entry, cost) = (Entry { at_us, id: log.entry_id(request) }, log.kept_cost(cost));
+        match log.policy.refreshes() {
+            true => self.entries.restore(entry, cost),
+            false => self.entries.add(entry, cost),
         }
     }
 
