@@ -24,7 +24,7 @@ use crate::policy::Policy;
 pub(crate) use self::bans::{Ban, BanPage};
 pub(crate) use self::conclude::{admit_if_open, conclude, report};
 pub use self::future::StoreFuture;
-pub(crate) use self::future::{begin, task_of_calls_has_ended, to_the_end};
+pub(crate) use self::future::{begin, to_the_end};
 pub(crate) use self::pending_check::{PendingCheck, SettleHandle, may_have_counted};
 pub(crate) use self::permit::Permit;
 pub(crate) use crate::window::Explanation;

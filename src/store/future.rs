@@ -63,13 +63,11 @@ pub(crate) async fn to_the_end<T: Send + 'static>(
     let Ok(runtime) = Handle::try_current() else { return change.await };
     match begin(change, &runtime) {
         Ok(result) => result,
-        Err(task) => task.await.unwrap_or_else(|_| Err(task_of_calls_has_ended())),
+        // With its runtime, or by a panic.
+        Err(task) => task
+            .await
+            .unwrap_or_else(|_| Err(StoreError::Uncertain { error: Box::new(task_has_ended()) })),
     }
-}
-
-/// A task has ended before what it had begun: with its runtime, or by a panic.
-pub(crate) fn task_of_calls_has_ended() -> StoreError {
-    StoreError::Uncertain { error: Box::new(task_has_ended()) }
 }
 
 impl<T> Future for StoreFuture<T> {

@@ -312,7 +312,7 @@ impl RedisStore {
         // Before the check is sent: so a loss that it finds is known when the check has its reply.
         self.0.client.watch_data();
         let decided = match self.is_split(&check) {
-            true => self.clone().decide_in_turn(check).await,
+            true => to_the_end(self.clone().decide_in_turn(check)).await,
             false => self.decide_at_once(check).await,
         };
         decided.inspect_err(|error| self.warn_of_refusal(error))

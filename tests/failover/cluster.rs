@@ -845,20 +845,6 @@ async fn denial_stands_if_its_rollback_fails() {
     }
 }
 
-/// The node of the address is silent, and the caller does not wait for what becomes of its request.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hang_up_before_a_node_fails_leaves_no_trace() {
-    let two = TwoNodes::start().await;
-    two.pause("bob", Duration::from_millis(1_200)).await;
-    let both = two.limiter.check_all([(&two.user, "alice"), (&two.ip, "bob")]);
-    assert!(timeout(Duration::from_millis(100), both).await.is_err());
-    sleep(Duration::from_millis(1_500)).await;
-    let node = two.node("alice").await;
-    node.has_entries(LOG, 0).await;
-    assert!(node.call_count("zadd").await > 0, "it had the request");
-    two.node("bob").await.has_entries("tsw:{=bob}:ip:1h", 0).await;
-}
-
 /// The later log has recorded the request later, and keeps it for longer. The caller of its cancellation leaves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_is_admitted_when_its_last_log_has_it_and_cancelled_in_each() {

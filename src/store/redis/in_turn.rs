@@ -4,13 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::{RedisStore, Store, is_local, share};
 use crate::error::StoreError;
 use crate::policy::Counts;
-use crate::store::task_of_calls_has_ended;
 use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome};
 
 /// Puts together what the parts of a check have come to.
@@ -52,10 +50,8 @@ fn merge(
 //   that one of them comes first. Test: `logs_are_asked_in_one_order_by_all`.
 // - Two logs of distinct values are in several slots, and the later one denies. The value stays in the earlier
 //   one until it has left the window, as if it was seen.
-// - A client hangs up between two keys. The calls run in a task of their own, which finishes what it began. What a
-//   local log has admitted is cancelled then. Test: `hang_up_before_a_node_fails_leaves_no_trace`.
-// - A caller leaves a cancellation or settlement between two keys. It runs in a task of its own, too. Test:
-//   `request_is_admitted_when_its_last_log_has_it_and_cancelled_in_each`.
+// - A client hangs up between two keys. The calls run in a task of their own, which finishes what it began, as on one server.
+//   So does a cancellation or settlement. Test: `request_is_admitted_when_its_last_log_has_it_and_cancelled_in_each`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
 //   is cancelled later. Tests: `rollback_waits_for_no_later_node` and `denial_stands_if_its_rollback_fails`.
 // - Nodes are gone, or one fails. With `Local` their keys are decided here, under the identity of the request, and the others
@@ -77,21 +73,6 @@ fn merge(
 impl RedisStore {
     /// Decides on a check whose logs are in several slots.
     pub(super) async fn decide_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
-        let (caller, decided) = oneshot::channel();
-        tokio::spawn(async move {
-            let decided = self.decide_parts(&check).await;
-            if let Err(Ok(outcome)) = caller.send(decided)
-                && outcome.decided_by == DecidedBy::LocalLog
-                && outcome.admitted
-            {
-                // The caller has gone.
-                let _ = self.settle(&check, 0).await;
-            }
-        });
-        decided.await.unwrap_or_else(|_| Err(task_of_calls_has_ended()))
-    }
-
-    async fn decide_parts(&self, check: &Check) -> Result<Outcome, StoreError> {
         let mut has_node = SmallVec::<[bool; 2]>::new();
         for log in &check.logs {
             has_node.push(self.0.client.connected(std::slice::from_ref(log)).await.is_ok());
@@ -153,7 +134,7 @@ impl RedisStore {
         let decided_by = if is_local { DecidedBy::LocalLog } else { DecidedBy::Store };
         match failure {
             Some(error) if denied_by.is_none() => Err(error),
-            _ => Ok(merge(check, &parts, outcomes, denied_by.unwrap_or(decided_by))),
+            _ => Ok(merge(&check, &parts, outcomes, denied_by.unwrap_or(decided_by))),
         }
     }
 
