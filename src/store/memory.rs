@@ -139,6 +139,11 @@ impl Inner {
         self.hasher.hash_one(log.key.as_bytes())
     }
 
+    fn remove(&self, shard: &mut Shard, slot: u32) {
+        shard.logs.remove(slot);
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         // No user code runs under the lock, so a poisoned shard is consistent.
         self.shards[shard].lock().unwrap_or_else(PoisonError::into_inner)
@@ -193,10 +198,9 @@ impl MemoryStore {
             if is_live || cost == 0 {
                 stored.entries.settle(check.id, cost);
             }
-            if stored.is_expired(now_us) && shard.remove(hash, log) {
-                self.0.held.fetch_sub(1, Ordering::Relaxed);
-            } else {
-                shard.set_due(slot);
+            match stored.is_expired(now_us) {
+                true => self.0.remove(shard, slot),
+                false => shard.set_due(slot),
             }
         }
         was_live
@@ -204,8 +208,8 @@ impl MemoryStore {
 
     pub(in crate::store) fn reset_here(&self, log: &LogId) {
         let (hash, mut shard) = self.0.lock_one(log);
-        if shard.remove(hash, log) {
-            self.0.held.fetch_sub(1, Ordering::Relaxed);
+        if let Some(slot) = shard.find(hash, log) {
+            self.0.remove(&mut shard, slot);
         }
     }
 }

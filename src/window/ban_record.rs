@@ -82,8 +82,6 @@ impl BanRecord {
         let within_us = limit.map_or(0, |strikes| strikes.window_us());
         let counts = self.strikes.iter().filter(|it| it.at_us + within_us > now_us);
         let ages = counts.map(|it| Duration::from_micros(now_us.saturating_sub(it.at_us)));
-        let lengths = penalty.levels();
-        let next = lengths.get((level as usize).min(lengths.len().saturating_sub(1)));
         BanExplanation {
             remaining: Duration::from_micros(remaining_us),
             reason: if remaining_us > 0 { self.reason.clone() } else { String::new() },
@@ -91,7 +89,7 @@ impl BanRecord {
             limit,
             episode: Duration::from_micros(self.episode_us(now_us)),
             level: u32::try_from(level).unwrap_or(u32::MAX),
-            next_ban: limit.and_then(|_| next.copied()),
+            next_ban: limit.map(|_| length_at(level, penalty)),
         }
     }
 
@@ -133,10 +131,8 @@ impl BanRecord {
         self.strikes.clear();
         let level = self.level_at(now_us, penalty);
         (self.last_seen_us, self.store_timestamp_us) = (now_us, None);
-        let levels = penalty.levels();
-        let index = (level as usize).min(levels.len().saturating_sub(1));
-        self.until_us = now_us + levels.get(index).map_or(0, |length| micros(*length));
-        self.level = (level + 1).min(levels.len() as u64);
+        self.until_us = now_us + micros(length_at(level, penalty));
+        self.level = (level + 1).min(penalty.levels().len() as u64);
         (self.reason, self.length_us) = (STRIKES_REASON.to_owned(), 0);
         Strike::Banned
     }
@@ -177,6 +173,12 @@ impl BanRecord {
         let strikes_us = self.strikes.last().map_or(0, |it| it.at_us + within_us);
         levels_us.max(strikes_us).max(self.episode_until_us)
     }
+}
+
+/// Returns the length of a ban by strikes. After the last length, the last one repeats.
+fn length_at(level: u64, penalty: &Penalty) -> Duration {
+    let lengths = penalty.levels();
+    lengths.get(level as usize).or(lengths.last()).copied().unwrap_or_default()
 }
 
 /// The most strikes that a penalty can count.

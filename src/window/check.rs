@@ -38,11 +38,7 @@ impl Check {
     ///
     /// If a log is given twice, it is checked once, under the quotas of both policies.
     pub fn new(logs: impl IntoIterator<Item = LogId>) -> Self {
-        let mut distinct = SmallVec::new();
-        for log in logs {
-            add_or_merge(&mut distinct, log);
-        }
-        Self::of_unique_logs(distinct)
+        Self::with_costs(logs.into_iter().map(|log| LogCost::new(log, 1)))
     }
 
     /// Creates the check of a new request that has another cost in each log.

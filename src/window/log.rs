@@ -99,7 +99,7 @@ impl Log {
     pub(crate) fn explain(&self, log: &LogId, now_us: u64, cost: u32) -> Explanation {
         let outcome = self.outcome(log, Uuid::nil(), now_us, cost);
         let explain = |(quota, state): (&Quota, &QuotaState)| {
-            let live = self.live_costs(now_us, quota.window_us());
+            let live = self.live(now_us, quota.window_us());
             let live = live.map(|(entry, cost)| (entry, cost.now));
             QuotaExplanation::new(now_us, *quota, *state, live)
         };
@@ -147,18 +147,13 @@ impl Log {
     }
 
     /// Returns the entries that have not left a window, oldest first, each with what it takes.
-    pub(crate) fn live_costs(
+    pub(crate) fn live(
         &self,
         now_us: u64,
         window_us: u64,
-    ) -> impl Iterator<Item = (Entry, Cost)> {
+    ) -> impl DoubleEndedIterator<Item = (Entry, Cost)> {
         let first = self.expired(now_us, window_us);
         (first..self.entries.len()).map(|index| (self.entries[index], self.cost_at(index)))
-    }
-
-    /// Returns the entries that have not left a window, oldest first.
-    fn live(&self, now_us: u64, window_us: u64) -> impl DoubleEndedIterator<Item = &Entry> {
-        self.entries.range(self.expired(now_us, window_us)..)
     }
 
     fn remove_at(&mut self, index: usize) {
@@ -201,7 +196,7 @@ impl Log {
     /// Returns the timestamp of a request that has not left the longest window.
     pub(crate) fn find(&self, id: Uuid, now_us: u64, longest_window_us: u64) -> Option<u64> {
         let mut live = self.live(now_us, longest_window_us).rev();
-        live.find(|entry| entry.id == id).map(|entry| entry.at_us)
+        live.find(|(entry, _)| entry.id == id).map(|(entry, _)| entry.at_us)
     }
 
     /// Removes the entries that have left the longest window.
@@ -244,7 +239,7 @@ mod tests {
         log.restore(entry(200, 9), None);
         log.restore(entry(150, 9), None);
         log.restore(entry(250, 0), None);
-        let timestamps: Vec<u64> = log.live(300, 1000).map(|entry| entry.at_us).collect();
+        let timestamps: Vec<u64> = log.live(300, 1000).map(|(entry, _)| entry.at_us).collect();
         assert_eq!(timestamps, [200, 250, 300], "timestamps are raised, never lowered");
     }
 
@@ -255,7 +250,7 @@ mod tests {
         log.add(entry(100), Some(7));
         log.settle(Uuid::from_u128(0), 3);
         log.restore(entry(200), Some(7));
-        assert!(log.live(200, 100).eq([&entry(200)]));
+        assert!(log.live(200, 100).map(|(live, _)| live).eq([entry(200)]));
         assert_eq!(log.state(200, quota(12, 100), 1).remaining, 9);
     }
 }

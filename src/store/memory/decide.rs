@@ -28,7 +28,11 @@ impl MemoryStore {
             // For strikes. A denial whose strike has no room stays one.
             inner.make_room();
         }
-        inner.with_room(|| inner.try_decide(check, record))
+        let decided = inner.make_room_for(|| inner.try_decide(check, record));
+        if decided.is_err() {
+            inner.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        decided
     }
 }
 

@@ -42,7 +42,9 @@ impl MemoryStore {
             is_full |= recorded.is_err();
             is_doubted |= recorded.unwrap_or(false);
         }
-        inner.refused.fetch_add(usize::from(is_full), Ordering::Relaxed);
+        if is_full {
+            inner.refused.fetch_add(1, Ordering::Relaxed);
+        }
         self.report();
         is_doubted
     }
@@ -84,7 +86,7 @@ impl MemoryStore {
             }
             stored.loss = losses;
             let at = |at_us| self.0.epoch + Duration::from_micros(at_us);
-            let live = stored.entries.live_costs(now_us, log.policy.retention_us());
+            let live = stored.entries.live(now_us, log.policy.retention_us());
             live.map(|(entry, cost)| (entry.id, cost, at(entry.at_us))).collect()
         };
         self.with_log(log, see).unwrap_or_default()

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::Inner;
-use super::shard::Shard;
+use super::shard::{Shard, StoredLog};
 use super::slots::SHARDS;
 use crate::error::StoreError;
 use crate::telemetry;
@@ -15,20 +15,6 @@ const SECOND: Duration = Duration::from_secs(1);
 const MOST_SWEPT: usize = 64;
 
 impl Inner {
-    /// Calls `act`, and counts if there was no room.
-    ///
-    /// It reports nothing, so that the caller may hold a lock: [`Inner::report`] does afterwards.
-    pub(super) fn with_room<T>(
-        &self,
-        act: impl Fn() -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
-        let done = self.make_room_for(act);
-        if let Err(StoreError::Full { .. }) = done {
-            self.refused.fetch_add(1, Ordering::Relaxed);
-        }
-        done
-    }
-
     /// Calls `act`, and again while it fails for lack of room and there is something expired to drop.
     pub(super) fn make_room_for<T>(
         &self,
@@ -81,7 +67,7 @@ impl Inner {
         for shard in 0..SHARDS {
             let mut shard = self.lock(shard);
             dropped += self.drop_expired(&mut shard, now_us, MOST_SWEPT);
-            is_more_due |= shard.has_due(now_us);
+            is_more_due |= shard.logs.has_due(now_us) || shard.bans.has_due(now_us);
         }
         (dropped, is_more_due)
     }
@@ -93,7 +79,8 @@ impl Inner {
 
     /// Drops up to `most` expired logs and as many ban records of a shard, and returns how many it has dropped.
     pub(super) fn drop_expired(&self, shard: &mut Shard, now_us: u64, most: usize) -> usize {
-        let (logs, bans) = shard.drop_expired(now_us, most);
+        let logs = shard.logs.drop_expired(StoredLog::expires_us, now_us, most);
+        let bans = shard.bans.drop_expired(|ban| ban.expires_us, now_us, most);
         if logs > 0 {
             self.held.fetch_sub(logs, Ordering::Relaxed);
         }

@@ -43,7 +43,7 @@ impl StoredLog {
         self.expires_us() <= now_us
     }
 
-    fn expires_us(&self) -> u64 {
+    pub(super) fn expires_us(&self) -> u64 {
         self.entries.newest_us().map_or(0, |newest| newest + self.of.retention_us)
     }
 }
@@ -73,24 +73,7 @@ impl Shard {
     /// Keeps a log from coming due later than it expires, as it would after its newest entry was removed.
     pub(super) fn set_due(&mut self, slot: u32) {
         let expires_us = self.logs[slot].expires_us();
-        if expires_us < self.logs.due_us(slot) {
-            self.logs.set_due(slot, expires_us);
-        }
-    }
-
-    pub(super) fn remove(&mut self, hash: u64, log: &LogId) -> bool {
-        self.find(hash, log).map(|slot| self.logs.remove(slot)).is_some()
-    }
-
-    /// Returns whether something has come due.
-    pub(super) fn has_due(&self, now_us: u64) -> bool {
-        self.logs.has_due(now_us) || self.bans.has_due(now_us)
-    }
-
-    /// Drops up to `most` expired logs and as many ban records, and returns how many of each it has dropped.
-    pub(super) fn drop_expired(&mut self, now_us: u64, most: usize) -> (usize, usize) {
-        let logs = self.logs.drop_expired(StoredLog::expires_us, now_us, most);
-        (logs, self.bans.drop_expired(|ban| ban.expires_us, now_us, most))
+        self.logs.lower_due(slot, expires_us);
     }
 }
 

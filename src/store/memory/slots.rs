@@ -91,13 +91,15 @@ impl<T> Slots<T> {
         self.due.first().is_some_and(|(due_us, _)| *due_us <= now_us)
     }
 
-    /// Returns when a value comes due.
-    pub(super) fn due_us(&self, slot: u32) -> u64 {
-        self.slots[slot as usize].due_us
+    /// Lets a value come due no later than at an instant.
+    pub(super) fn lower_due(&mut self, slot: u32, at_us: u64) {
+        if at_us < self.slots[slot as usize].due_us {
+            self.set_due(slot, at_us);
+        }
     }
 
     /// Sets when a value comes due.
-    pub(super) fn set_due(&mut self, slot: u32, at_us: u64) {
+    fn set_due(&mut self, slot: u32, at_us: u64) {
         let before = std::mem::replace(&mut self.slots[slot as usize].due_us, at_us);
         self.due.remove(&(before, slot));
         self.due.insert((at_us, slot));

@@ -227,7 +227,8 @@ impl State {
     }
 
     fn set(&mut self, log: &LogId, id: Uuid, request: Request) {
-        let before = self.unwritten(log).requests.insert(id, request);
+        let unwritten = self.logs.entry(log.clone()).or_default();
+        let before = unwritten.requests.insert(id, request);
         self.room += request.room();
         self.room -= before.as_ref().map_or(0, Request::room);
     }
@@ -251,10 +252,6 @@ impl State {
                 self.set(log, id, request);
             }
         }
-    }
-
-    fn unwritten(&mut self, log: &LogId) -> &mut Unwritten {
-        self.logs.entry(log.clone()).or_default()
     }
 
     /// Drops what is to be written to a log, because it was reset.

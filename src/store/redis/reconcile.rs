@@ -58,8 +58,7 @@ impl RedisStore {
         self.ensure_task();
         let end = Instant::now() + LONGEST_WAIT;
         for log in logs {
-            loop {
-                let Some(mut result) = self.write(log) else { break };
+            while let Some(mut result) = self.write(log) {
                 match timeout_at(end, result.wait_for(Option::is_some)).await {
                     Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
                     // It takes too long, or the runtime of the writer has ended.

@@ -77,10 +77,6 @@ impl CheckRequest {
         self.check.logs.iter().filter_map(|log| Some((log, log.policy.get_penalty()?)))
     }
 
-    fn budgets(&self) -> impl Iterator<Item = &LogId> {
-        self.check.logs.iter().filter(|log| log.is_budget())
-    }
-
     /// The logs in which the request has another entry than its identity, each with its cost.
     fn with_entries(&self) -> impl Iterator<Item = (&LogId, u32)> {
         let has = |log: &LogId| log.is_budget() || log.policy.counts() == Counts::Distinct;
@@ -96,7 +92,7 @@ impl CheckRequest {
         add(check.logs.len() as f64);
         add(self.penalties().count() as f64);
         add(self.with_entries().count() as f64);
-        add(self.budgets().count() as f64);
+        add(check.logs.iter().filter(|log| log.is_budget()).count() as f64);
         for (log, cost) in check.costs() {
             let policy = &log.policy;
             add(if log.is_budget() { 0.0 } else { f64::from(cost) });
