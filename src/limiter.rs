@@ -227,7 +227,7 @@ impl Limiter {
         key: impl Into<Key>,
         value: impl Into<Key>,
     ) -> Result<Decision, StoreError> {
-        self.decide(Check::of(self.log(key).with_value(value))).await
+        self.decide(Check::new([self.log(key).with_value(value)])).await
     }
 
     /// Waits until a request of `key` is admitted, and counts it.
@@ -657,7 +657,7 @@ impl Limiter {
     }
 
     fn new_check(&self, key: impl Into<Key>, cost: u32) -> Check {
-        let mut check = Check::of(self.log(key));
+        let mut check = Check::new([self.log(key)]);
         (check.cost, check.on_failure) = (cost, self.on_failure);
         check
     }

@@ -172,17 +172,6 @@ impl MemoryStore {
         self.0.report();
     }
 
-    pub(in crate::store) fn explain_here(&self, check: &Check) -> Explanation {
-        let (log, cost) = (&check.logs[0], check.cost_in(0));
-        let (hash, shard) = self.0.lock_one(log);
-        let now_us = self.0.now_us();
-        let entries = shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
-        let explanation = entries.explain(log, now_us, cost);
-        let Some(penalty) = log.policy.get_penalty() else { return explanation };
-        let record = shard.ban(hash, log, now_us).cloned().unwrap_or_default();
-        explanation.with_ban(record.explain(now_us, penalty))
-    }
-
     pub(in crate::store) fn settle_here(&self, check: &Check, cost: u32) -> bool {
         let mut was_live = false;
         let mut locked = self.0.lock_all(&check.logs);
@@ -226,7 +215,16 @@ impl Store for MemoryStore {
     }
 
     fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
-        StoreFuture::ready(Ok(self.explain_here(check)))
+        let (log, cost) = (&check.logs[0], check.cost_in(0));
+        let (hash, shard) = self.0.lock_one(log);
+        let now_us = self.0.now_us();
+        let entries = shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
+        let mut explanation = entries.explain(log, now_us, cost);
+        if let Some(penalty) = log.policy.get_penalty() {
+            let record = shard.ban(hash, log, now_us).cloned().unwrap_or_default();
+            explanation = explanation.with_ban(record.explain(now_us, penalty));
+        }
+        StoreFuture::ready(Ok(explanation))
     }
 
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
@@ -239,7 +237,10 @@ impl Store for MemoryStore {
     }
 
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
-        StoreFuture::ready(Ok(self.ban_of(log)))
+        let (hash, shard) = self.0.lock_one(log);
+        let now_us = self.0.now_us();
+        let record = shard.ban(hash, log, now_us);
+        StoreFuture::ready(Ok(record.and_then(|record| bans::ban(record, now_us))))
     }
 
     fn impose(

@@ -197,7 +197,7 @@ impl Store for RedisStore {
         StoreFuture::later(async move {
             match this.explain_by_redis(&check).await {
                 Err(error) if is_local(&check) && error.is_outage() => {
-                    let mut explained = this.0.local.explain_here(&*share(&check, &error)?);
+                    let mut explained = this.0.local.explain(&*share(&check, &error)?).await?;
                     explained.decided_by = DecidedBy::LocalLog;
                     Ok(explained)
                 }
@@ -242,7 +242,9 @@ impl Store for RedisStore {
         let (this, log) = (self.clone(), log.clone());
         StoreFuture::later(async move {
             this.ensure_ban_reconciled(&log).await;
-            this.present_ban(&log).await
+            let reply =
+                requests::impose(&this.0.client, &log, (0, 0, 0), "", bans::NOW, false).await?;
+            Ok(Some(reply.ban).filter(|ban| !ban.remaining.is_zero()))
         })
     }
 
@@ -322,13 +324,7 @@ impl RedisStore {
     async fn decide_at_once(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         match self.ask(&check).await {
             Ok((sent, outcome)) => self.accept(&check, &sent, outcome),
-            Err(error) if error.is_outage() => self.decide_without_redis(&check, error),
-            Err(error) => {
-                if check.on_failure != FailurePolicy::Open {
-                    self.cancel_if_counted(&check, &error);
-                }
-                Err(error)
-            }
+            Err(error) => self.decide_without_redis(&check, error),
         }
     }
 
@@ -369,7 +365,6 @@ impl RedisStore {
         let sent = Sent { at: Instant::now(), known_at, losses, generations };
         let outcome = self.check(check.clone()).await?;
         self.note_bans(check, &sent, &outcome).await;
-        self.ensure_task();
         Ok((sent, outcome))
     }
 
@@ -385,7 +380,7 @@ impl RedisStore {
 
     /// Writes the ban of a log if Redis has lost it. What can't be written now is written later.
     async fn ensure_ban_reconciled(&self, log: &LogId) {
-        let _ = self.ensure_reconciled(&Check::of(log.clone())).await;
+        let _ = self.ensure_reconciled(&Check::new([log.clone()])).await;
     }
 
     /// Makes the logs of a check wait for their reconciliation, if Redis has lost data since they were last
@@ -394,8 +389,7 @@ impl RedisStore {
         let Inner { local, journal, health, .. } = &*self.0;
         let since_loss = health.since_loss();
         for log in &check.logs {
-            let is_recent = |since_loss| since_loss < log.policy.retention();
-            if since_loss.is_some_and(is_recent) && local.has_unseen_loss(log, losses) {
+            if since_loss.is_some_and(|since_loss| since_loss < log.policy.retention()) {
                 // Who finds that the loss was seen finds the log in the journal.
                 journal.with(|state| state.lose(log, local.see_loss(log, losses)));
             }
@@ -517,14 +511,17 @@ impl RedisStore {
         })
     }
 
-    /// Decides on a request for which Redis failed, by its failure policy.
+    /// Decides on a request for which Redis failed, by its failure policy if this is an outage.
     fn decide_without_redis(
         &self,
         check: &Check,
         error: StoreError,
     ) -> Result<Outcome, StoreError> {
         self.warn_of_refusal(&error);
-        let result = self.decide_here(check, &error);
+        let result = match error.is_outage() {
+            true => self.decide_here(check, &error),
+            false => Err(error.clone()),
+        };
         let is_admitted = matches!(&result, Ok(outcome) if outcome.admitted);
         // With the policy `Open` the request passes, so Redis may keep it, but not in some of its logs only.
         let passes = is_admitted

@@ -58,11 +58,6 @@ impl Check {
         check
     }
 
-    /// Creates the check of a new request in one log.
-    pub(crate) fn of(log: LogId) -> Self {
-        Self::of_unique_logs(smallvec::smallvec![log])
-    }
-
     /// Creates the check of a new request in logs of which none is given twice.
     pub(crate) fn of_unique_logs(logs: SmallVec<[LogId; 2]>) -> Self {
         // After a fork, both processes draw the same random numbers.
@@ -115,11 +110,9 @@ impl Check {
 
     /// Returns the check of the same request in some of its logs.
     pub(crate) fn part(&self, has: impl Fn(usize) -> bool) -> Self {
-        let (mut logs, mut costs) = (SmallVec::new(), SmallVec::<[u32; 4]>::new());
-        for (_, (log, cost)) in self.costs().enumerate().filter(|(index, _)| has(*index)) {
-            logs.push(log.clone());
-            costs.push(cost);
-        }
+        let part = self.costs().enumerate().filter(|(index, _)| has(*index));
+        let (logs, costs): (SmallVec<_>, SmallVec<[u32; 4]>) =
+            part.map(|(_, (log, cost))| (log.clone(), cost)).unzip();
         let mut part = Self { logs, costs: Box::default(), ..*self };
         part.set_costs(&costs);
         part

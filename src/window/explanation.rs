@@ -114,18 +114,17 @@ impl Explanation {
 
     /// Creates the explanation of a log from what each quota finds in it.
     pub(crate) fn of(log: &LogId, cost: u32, now_us: u64, quotas: Vec<QuotaExplanation>) -> Self {
-        let mut explanation = Self {
+        let retry_after = quotas.iter().map(|quota| quota.wait).max().unwrap_or_default();
+        Self {
             policy: log.policy.name().to_owned(),
             cost,
-            admitted: true,
-            retry_after: Duration::ZERO,
+            admitted: retry_after.is_zero(),
+            retry_after,
             decided_by: DecidedBy::Store,
             timestamp: Duration::from_micros(now_us),
             quotas,
             ban: None,
-        };
-        explanation.conclude();
-        explanation
+        }
     }
 
     /// Creates the explanation of a request that the failure policy admits without a log.
@@ -138,16 +137,10 @@ impl Explanation {
     ///
     /// For authors of a [`Store`](crate::store::Store).
     pub fn with_ban(mut self, ban: BanExplanation) -> Self {
-        self.ban = Some(ban);
-        self.conclude();
-        self
-    }
-
-    fn conclude(&mut self) {
-        let waits = self.quotas.iter().map(|quota| quota.wait);
-        let banned_for = self.ban.as_ref().map_or(Duration::ZERO, |ban| ban.remaining);
-        self.retry_after = waits.max().unwrap_or_default().max(banned_for);
+        self.retry_after = self.retry_after.max(ban.remaining);
         self.admitted = self.retry_after.is_zero();
+        self.ban = Some(ban);
+        self
     }
 }
 

@@ -130,10 +130,11 @@ impl LogOutcome {
         quotas.max().unwrap_or(0).max(self.ban.remaining_us)
     }
 
-    /// Returns the outcome as it is some time later, if nothing is admitted meanwhile. Its ban stays.
+    /// Returns the outcome as it is some time later, if nothing is admitted meanwhile.
     pub(crate) fn after(&self, elapsed_us: u64) -> Self {
         let quotas = self.quotas.iter().map(|state| state.after(elapsed_us)).collect();
-        Self { quotas, ..*self }
+        let remaining_us = self.ban.remaining_us.saturating_sub(elapsed_us);
+        Self { quotas, ban: BanState { remaining_us, ..self.ban }, ..*self }
     }
 
     /// Makes the log's wait at least so long.

@@ -115,12 +115,6 @@ impl MemoryStore {
         self.0.make_room_for(try_change)
     }
 
-    pub(super) fn ban_of(&self, log: &LogId) -> Option<Ban> {
-        let (hash, shard) = self.0.lock_one(log);
-        let now_us = self.0.now_us();
-        ban(shard.ban(hash, log, now_us)?, now_us)
-    }
-
     /// Deletes the ban record of a log's key. Returns whether there was any.
     pub(in crate::store) fn lift_ban(&self, log: &LogId) -> bool {
         if self.0.bans.load(Ordering::Relaxed) == 0 {

@@ -53,8 +53,7 @@ impl Inner {
         }
         let mut outcome = Outcome::new(true, outcomes);
         outcome.timestamp = Some(Duration::from_micros(now_us));
-        let strikes_lost = self.apply_penalties(&mut locked, check, now_us, &mut outcome, record);
-        self.strikes_lost.fetch_add(strikes_lost, Ordering::Relaxed);
+        self.apply_penalties(&mut locked, check, now_us, &mut outcome, record);
         outcome.admitted = outcome.fits();
         if !outcome.admitted || !record || check.cost == 0 {
             return Ok(outcome);
@@ -83,8 +82,7 @@ impl Inner {
 
     /// Sets the ban of each log, and counts a denial by a full quota as a strike if `record` is set.
     ///
-    /// If there are as many ban records as there may be, the strike is lost and the denial stays. Returns how
-    /// many strikes are lost.
+    /// If there are as many ban records as there may be, the strike is lost and the denial stays.
     fn apply_penalties(
         &self,
         locked: &mut Locked<'_>,
@@ -92,8 +90,7 @@ impl Inner {
         now_us: u64,
         outcome: &mut Outcome,
         record: bool,
-    ) -> usize {
-        let mut strikes_lost = 0;
+    ) {
         for (index, log) in check.logs.iter().enumerate() {
             let Some(penalty) = log.policy.get_penalty() else { continue };
             let log_outcome = &mut outcome.logs_mut()[index];
@@ -104,9 +101,8 @@ impl Inner {
             });
             match ban {
                 Ok(ban) => log_outcome.set_ban(ban),
-                Err(_) => strikes_lost += 1,
+                Err(_) => drop(self.strikes_lost.fetch_add(1, Ordering::Relaxed)),
             }
         }
-        strikes_lost
     }
 }

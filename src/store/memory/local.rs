@@ -67,12 +67,6 @@ impl MemoryStore {
         self.with_log(log, |stored, _| stored.entries.cost_of(id)).flatten()
     }
 
-    /// Returns whether Redis may have lost a log: the number of losses is higher than when Redis was last
-    /// known to have it.
-    pub(in crate::store) fn has_unseen_loss(&self, log: &LogId, losses: u64) -> bool {
-        self.with_log(log, |stored, _| stored.loss < losses).unwrap_or(false)
-    }
-
     /// Takes note that Redis may have lost a log. Returns its requests, each with its cost and when it was admitted,
     /// unless that was noted before.
     pub(in crate::store) fn see_loss(

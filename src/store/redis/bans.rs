@@ -20,7 +20,7 @@ use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
 const SAME_BAN_US: u64 = 1_000_000;
 
 /// When a ban was seen that is imposed now.
-const NOW: (u64, u64) = (0, 0);
+pub(super) const NOW: (u64, u64) = (0, 0);
 
 /// How much of the database a step of a page covers.
 const MIN_STEP: usize = 10;
@@ -29,11 +29,6 @@ const MAX_STEP: usize = 1_000;
 const MAX_PER_PAGE: usize = 100_000;
 
 impl RedisStore {
-    pub(super) async fn present_ban(&self, log: &LogId) -> Result<Option<Ban>, StoreError> {
-        let reply = requests::impose(&self.0.client, log, (0, 0, 0), "", NOW, false).await?;
-        Ok(Some(reply.ban).filter(|ban| !ban.remaining.is_zero()))
-    }
-
     pub(super) async fn impose_once(
         &self,
         log: &LogId,

@@ -150,7 +150,7 @@ impl RedisStoreBuilder {
         T: TryInto<RedisServers>,
         StoreError: From<T::Error>,
     {
-        let store = self.build(servers.try_into()?)?;
+        let store = self.build(servers.try_into()?, Scripts::shipped())?;
         store.0.client.connect().await?;
         Ok(store)
     }
@@ -165,16 +165,12 @@ impl RedisStoreBuilder {
         T: TryInto<RedisServers>,
         StoreError: From<T::Error>,
     {
-        let store = self.build(servers.try_into()?)?;
+        let store = self.build(servers.try_into()?, Scripts::shipped())?;
         store.0.client.connect_in_background();
         Ok(store)
     }
 
-    fn build(self, servers: RedisServers) -> Result<RedisStore, StoreError> {
-        self.build_with(servers, Scripts::shipped())
-    }
-
-    fn build_with(
+    fn build(
         self,
         servers: RedisServers,
         scripts: &'static Scripts,
@@ -208,7 +204,7 @@ impl RedisStoreBuilder {
     pub(crate) async fn connect_with_clock(self, url: &str, clock: &str) -> RedisStore {
         let builder = self.prefix(clock).deny_cache(false);
         let servers = RedisServers::one(url).unwrap();
-        let store = builder.build_with(servers, Scripts::with_clock(clock)).unwrap();
+        let store = builder.build(servers, Scripts::with_clock(clock)).unwrap();
         store.0.client.connect().await.unwrap();
         store
     }

@@ -65,18 +65,6 @@ struct Denial {
     ends: Instant,
 }
 
-impl Denial {
-    /// Returns what Redis said, as it is after an age.
-    fn outcome(&self, age: Duration) -> LogOutcome {
-        let elapsed_us = micros(age);
-        let mut outcome = self.outcome.after(elapsed_us);
-        let ban = outcome.ban();
-        let remaining_us = ban.remaining_us.saturating_sub(elapsed_us);
-        outcome.set_ban(BanState { remaining_us, strike: Strike::None, ..ban });
-        outcome
-    }
-}
-
 impl Denials {
     /// Keeps up to `capacity` denials, each for at most `max_age`. With zero it keeps none.
     pub(super) fn new(capacity: usize, max_age: Duration) -> Self {
@@ -114,7 +102,7 @@ impl Denials {
             let Some(denial) = denial else { return LogOutcome::unread(&log.policy) };
             let age = now.saturating_duration_since(denial.received);
             timestamp = denial.timestamp.map(|it| it + age);
-            denial.outcome(age)
+            denial.outcome.after(micros(age))
         });
         let mut outcome = Outcome::new(false, outcomes);
         outcome.timestamp = timestamp;
@@ -162,7 +150,7 @@ impl Denials {
             }
             let ends = sent.checked_add(Duration::from_micros(ends_us));
             let Some(ends) = ends.filter(|ends| *ends > sent) else { continue };
-            let denial = Denial {
+            let mut denial = Denial {
                 policy: log.policy.clone(),
                 generation: *generation,
                 timestamp: outcome.timestamp,
@@ -170,6 +158,7 @@ impl Denials {
                 received,
                 ends,
             };
+            denial.outcome.set_ban(BanState { strike: Strike::None, ..log_outcome.ban() });
             let mut denials = self.cache.get(log).unwrap_or_default();
             denials.retain(|other| {
                 other.policy != denial.policy
