@@ -167,11 +167,6 @@ impl Inner {
 }
 
 impl MemoryStore {
-    /// Reports what the last decisions have changed. Must not be called under a lock.
-    pub(in crate::store) fn report(&self) {
-        self.0.report();
-    }
-
     pub(in crate::store) fn settle_here(&self, check: &Check, cost: u32) -> bool {
         let mut was_live = false;
         let mut locked = self.0.lock_all(&check.logs);
@@ -187,7 +182,7 @@ impl MemoryStore {
             if is_live || cost == 0 {
                 stored.entries.settle(check.id, cost);
             }
-            match stored.is_expired(now_us) {
+            match stored.expires_us() <= now_us {
                 true => self.0.remove(shard, slot),
                 false => shard.set_due(slot),
             }

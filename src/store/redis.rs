@@ -241,7 +241,8 @@ impl Store for RedisStore {
     fn ban(&self, log: &LogId) -> StoreFuture<Option<Ban>> {
         let (this, log) = (self.clone(), log.clone());
         StoreFuture::later(async move {
-            this.ensure_ban_reconciled(&log).await;
+            // What can't be written now is written later.
+            let _ = this.ensure_reconciled(&Check::new([log.clone()])).await;
             let reply =
                 requests::impose(&this.0.client, &log, (0, 0, 0), "", bans::NOW, false).await?;
             Ok(Some(reply.ban).filter(|ban| !ban.remaining.is_zero()))
@@ -259,7 +260,7 @@ impl Store for RedisStore {
         StoreFuture::later(async move {
             // A ban is imposed once. A connection that was closed while nobody used it fails here.
             let _ = this.0.client.verify_data(&log).await;
-            this.ensure_ban_reconciled(&log).await;
+            let _ = this.ensure_reconciled(&Check::new([log.clone()])).await;
             this.impose_once(&log, duration, &reason, only_longer).await
         })
     }
@@ -376,11 +377,6 @@ impl RedisStore {
         let losses = self.0.health.losses();
         self.find_losses(check, losses);
         self.reconcile(&check.logs).await.map(|()| losses)
-    }
-
-    /// Writes the ban of a log if Redis has lost it. What can't be written now is written later.
-    async fn ensure_ban_reconciled(&self, log: &LogId) {
-        let _ = self.ensure_reconciled(&Check::new([log.clone()])).await;
     }
 
     /// Makes the logs of a check wait for their reconciliation, if Redis has lost data since they were last

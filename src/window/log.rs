@@ -107,14 +107,24 @@ impl Log {
         Explanation::of(log, cost, now_us, quotas)
     }
 
-    /// Adds an entry. It takes one place, or as many as `cost` under a budget.
-    ///
-    /// The entries stay ordered by timestamp, also after the clock has stepped back.
-    pub(crate) fn add(&mut self, entry: Entry, cost: Option<u32>) {
-        self.insert(entry, cost.map(Cost::of));
+    /// Records a request. The entry of a value, or of a request in flight, that is there gets the timestamp if that is later.
+    pub(crate) fn record(&mut self, log: &LogId, request: Uuid, at_us: u64, cost: u32) {
+        let entry = Entry { at_us, id: log.entry_id(request) };
+        if log.policy.refreshes()
+            && let Some(index) = self.newest_of(entry.id)
+        {
+            if self.entries[index].at_us >= at_us {
+                return;
+            }
+            self.remove_at(index);
+        }
+        self.add(entry, log.kept_cost(cost));
     }
 
-    fn insert(&mut self, entry: Entry, cost: Option<Cost>) {
+    /// Adds an entry. It takes one place, or its cost under a budget.
+    ///
+    /// The entries stay ordered by timestamp, also after the clock has stepped back.
+    pub(crate) fn add(&mut self, entry: Entry, cost: Option<Cost>) {
         // Nearly always none: only after the clock has stepped back, or after a reply that overtook
         // others.
         let newer = self.entries.iter().rev().take_while(|other| other.at_us > entry.at_us).count();
@@ -123,20 +133,6 @@ impl Log {
         self.entries.insert(index, entry);
         if let Some(cost) = cost {
             self.costs.get_or_insert_default().insert(index, cost);
-        }
-    }
-
-    /// Adds an admission by another store, unless the log has its identity. Then an older timestamp is
-    /// raised, and a request that was settled keeps its cost.
-    pub(crate) fn restore(&mut self, entry: Entry, cost: Option<u32>) {
-        match self.newest_of(entry.id) {
-            Some(index) if self.entries[index].at_us >= entry.at_us => {}
-            Some(index) => {
-                let cost = self.costs.as_ref().map(|costs| costs.get(index));
-                self.remove_at(index);
-                self.insert(entry, cost);
-            }
-            None => self.add(entry, cost),
         }
     }
 
@@ -219,6 +215,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::policy::Policy;
 
     fn quota(limit: u32, window_us: u64) -> Quota {
         Quota::new(limit, Duration::from_micros(window_us))
@@ -233,24 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn restored_entries_are_ordered_and_unique() {
-        let mut log = log(&[100, 300]);
-        let entry = |at_us, id| Entry { at_us, id: Uuid::from_u128(id) };
-        log.restore(entry(200, 9), None);
-        log.restore(entry(150, 9), None);
-        log.restore(entry(250, 0), None);
-        let timestamps: Vec<u64> = log.live(300, 1000).map(|(entry, _)| entry.at_us).collect();
+    fn renewed_entries_are_ordered_and_unique() {
+        let policy = Policy::new("jobs").quota(quota(9, 1_000)).in_flight();
+        let (of, mut log) = (LogId::new(policy.into(), "alice"), log(&[100, 300]));
+        for (at_us, id) in [(200, 9), (150, 9), (250, 0)] {
+            log.record(&of, Uuid::from_u128(id), at_us, 1);
+        }
+        let timestamps: Vec<u64> = log.live(300, 1_000).map(|(entry, _)| entry.at_us).collect();
         assert_eq!(timestamps, [200, 250, 300], "timestamps are raised, never lowered");
-    }
-
-    #[test]
-    fn restored_request_keeps_its_settled_cost() {
-        let mut log = Log::new();
-        let entry = |at_us| Entry { at_us, id: Uuid::from_u128(0) };
-        log.add(entry(100), Some(7));
-        log.settle(Uuid::from_u128(0), 3);
-        log.restore(entry(200), Some(7));
-        assert!(log.live(200, 100).map(|(live, _)| live).eq([entry(200)]));
-        assert_eq!(log.state(200, quota(12, 100), 1).remaining, 9);
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
+use super::costs::Cost;
 use crate::key::Key;
 use crate::policy::{Counts, Policy, PolicyHandle};
 
@@ -55,8 +56,8 @@ impl LogId {
     }
 
     /// Returns the cost that the log keeps with an entry, if it is a budget.
-    pub(crate) fn kept_cost(&self, cost: u32) -> Option<u32> {
-        self.is_budget().then_some(cost)
+    pub(super) fn kept_cost(&self, cost: u32) -> Option<Cost> {
+        self.is_budget().then(|| Cost::of(cost))
     }
 
     /// Returns what a request takes in the log once it is settled at `cost`, or `None` if the log

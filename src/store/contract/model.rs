@@ -3,9 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::window::{
-    BanRecord, BanState, Check, Entry, Explanation, Log, LogId, Outcome, QuotaState,
-};
+use crate::window::{BanRecord, BanState, Check, Explanation, Log, LogId, Outcome, QuotaState};
 
 type Name = (String, Vec<u8>);
 
@@ -79,11 +77,8 @@ impl Model {
                 // If the clock has stepped back, the entry must not leave before the newest one.
                 let newest_us = entries.newest_us().filter(|it| it / 1_000 > now_us / 1_000 + 1);
                 let at_us = newest_us.map_or(now_us, |it| it + 1);
-                let entry = Entry { at_us, id: log.entry_id(id) };
-                if cost > 0 && !log.policy.refreshes() {
-                    entries.add(entry, log.kept_cost(cost));
-                } else if cost > 0 {
-                    entries.restore(entry, None);
+                if cost > 0 {
+                    entries.record(log, id, at_us, cost);
                 }
                 for (quota, state) in log.policy.quotas().iter().zip(outcome.quotas_mut()) {
                     let wait_us = state.wait_us;

@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::Inner;
 use super::shard::{Shard, StoredLog};
 use super::slots::SHARDS;
+use super::{Inner, MemoryStore};
 use crate::error::StoreError;
 use crate::telemetry;
 
@@ -13,6 +13,26 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How many logs and ban records of each shard a request looks at that needs room. To drop so many takes about a
 /// millisecond.
 const MOST_SWEPT: usize = 64;
+
+impl MemoryStore {
+    /// Reports how full the store is, and what there was no room for. Must not be called under a lock,
+    /// because a subscriber or a recorder may use the store.
+    pub(in crate::store) fn report(&self) {
+        let inner = &self.0;
+        // Where no new keys come any more, nothing else drops what a flood has left.
+        if inner.fill.is_nearly_full() && inner.swept.is_due(SECOND) {
+            inner.sweep();
+        }
+        inner.fill.report(inner.held.load(Ordering::Relaxed));
+        for _ in 0..take(&inner.refused) {
+            telemetry::memory_full();
+        }
+        if inner.strikes_lost.load(Ordering::Relaxed) > 0 && inner.strikes_reported.is_due(SECOND) {
+            let strikes = take(&inner.strikes_lost) as u64;
+            telemetry::strikes_lost(strikes, StoreError::Full { capacity: inner.capacity });
+        }
+    }
+}
 
 impl Inner {
     /// Calls `act`, and again while it fails for lack of room and there is something expired to drop.
@@ -30,23 +50,6 @@ impl Inner {
             }
         }
         done
-    }
-
-    /// Reports how full the store is, and what there was no room for. Must not be called under a lock,
-    /// because a subscriber or a recorder may use the store.
-    pub(super) fn report(&self) {
-        // Where no new keys come any more, nothing else drops what a flood has left.
-        if self.fill.is_nearly_full() && self.swept.is_due(SECOND) {
-            self.sweep();
-        }
-        self.fill.report(self.held.load(Ordering::Relaxed));
-        for _ in 0..take(&self.refused) {
-            telemetry::memory_full();
-        }
-        if self.strikes_lost.load(Ordering::Relaxed) > 0 && self.strikes_reported.is_due(SECOND) {
-            let strikes = take(&self.strikes_lost) as u64;
-            telemetry::strikes_lost(strikes, StoreError::Full { capacity: self.capacity });
-        }
     }
 
     /// Drops some expired logs and ban records, and returns whether there were any.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::bans::StoredBan;
 use super::slots::{Slots, shard_of};
 use crate::policy::Logs;
-use crate::window::{Entry, Log, LogId};
+use crate::window::{Log, LogId};
 
 pub(super) static EMPTY: Log = Log::new();
 
@@ -32,15 +32,7 @@ impl StoredLog {
     /// Adds a request at an instant.
     pub(super) fn add(&mut self, log: &LogId, request: Uuid, at_us: u64, cost: u32) {
         self.entries.remove_expired(at_us, self.of.retention_us);
-        let (entry, cost) = (Entry { at_us, id: log.entry_id(request) }, log.kept_cost(cost));
-        match log.policy.refreshes() {
-            true => self.entries.restore(entry, cost),
-            false => self.entries.add(entry, cost),
-        }
-    }
-
-    pub(super) fn is_expired(&self, now_us: u64) -> bool {
-        self.expires_us() <= now_us
+        self.entries.record(log, request, at_us, cost);
     }
 
     pub(super) fn expires_us(&self) -> u64 {
