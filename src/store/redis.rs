@@ -208,7 +208,7 @@ impl Store for RedisStore {
 
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
         self.0.denials.forget(&check.logs);
-        // Locally first: nothing that is written from now on contains the earlier number of places.
+        // Locally first: the journal does not get the earlier number of places from there any more.
         let was_here = self.0.local.settle_here(check, cost);
         let rest = self.note(|state| {
             let noted = check.part(|index| state.has(&check.logs[index], check.id));
@@ -302,9 +302,9 @@ struct Sent {
 // - A reply from before a loss is read after it, when another request has taken the place. The local log has too many entries
 //   then, too. If that request's reply is read later, it finds the doubt that the first one has left in the log. Tests:
 //   `late_reply_from_before_a_loss_is_written_back` and `late_reply_read_before_a_later_one_does_not_share_its_place`.
-// - A cancellation overtakes the write of its admission. The local log drops the request first, so that no
-//   later write of the whole log contains it. If the journal concerns the request, its state there changes.
-//   Else the cancellation goes to Redis. Tests: `cancelled_request_stays_cancelled`.
+// - A cancellation overtakes the write of its admission. The local log drops the request first, so that the journal does
+//   not get it from there any more. If the journal has the request, its state there changes. Else the cancellation goes to
+//   Redis. Tests: `cancelled_request_stays_cancelled`.
 // - Two settlements of a request are under way, and the first one fails after the second one was made. What is noted is
 //   what the local log has, in which they were made in their order. Test: `last_settlement_stands`.
 // - Redis runs a check after its cancellation, because the connection of the check was given up in between.

@@ -254,7 +254,7 @@ impl State {
         }
     }
 
-    /// Drops what is to be written to a log, because it was reset.
+    /// Drops the requests that are to be written to a log, because it was reset.
     pub(super) fn forget(&mut self, log: &LogId) {
         if let Some(unwritten) = self.logs.get_mut(log) {
             let requests = std::mem::take(&mut unwritten.requests);

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_test::{assert_pending, task};
 use uuid::Uuid;
 
-use super::journal::{Origin, Request, Writer};
+use super::journal::{Origin, Request, State, Writer};
 use super::*;
 use crate::quota::Quota;
 use crate::redis::BatchedRequest;
@@ -512,19 +512,33 @@ async fn denial_behind_one_that_reads_much_is_sent_again_for_its_wait() {
     assert_eq!((ban.strike(), episode), (Strike::Counted, Duration::from_secs(24 * 3600)));
 }
 
-/// The journal says of the request only that Redis has it, unless it was lost.
+/// The journal says of the request only that Redis has it, unless it was lost: before it was settled or since.
 #[tokio::test]
-async fn request_that_is_settled_after_a_loss_is_restored() {
-    let server = Redis::start().await;
-    let store = store(server.url()).await;
-    let check = Check::new([budget()]).at_cost(4);
-    assert!(store.admit_one(&check).await);
-    server.run::<()>(&["FLUSHALL"]).await;
-    store.0.journal.with(|state| state.lose(&budget(), store.0.local.see_loss(&budget(), 1)));
-    assert!(Store::settle(&store, &check, 2).await.unwrap());
-    store.settled_journal().await;
-    let peeked = Store::peek(&store, &Check::new([budget()])).await.unwrap();
-    assert_eq!(peeked.logs()[0].quotas()[0].remaining(), LIMIT - 2);
+async fn request_that_is_settled_beside_a_loss_is_restored() {
+    for is_known in [true, false] {
+        let server = Redis::start().await;
+        let store = store(server.url()).await;
+        let check = Check::new([budget()]).at_cost(4);
+        assert!(store.admit_one(&check).await);
+        server.run::<()>(&["FLUSHALL"]).await;
+        let lose = |state: &mut State| {
+            state.lose(&budget(), store.0.local.see_loss(&budget(), 1));
+        };
+        if is_known {
+            store.0.journal.with(lose);
+            assert!(Store::settle(&store, &check, 2).await.unwrap());
+        } else {
+            store.0.local.settle_here(&check, 2);
+            store.0.journal.with(|state| {
+                state.settle(&check, |_| 2, Instant::now()).unwrap();
+                lose(state);
+            });
+        }
+        store.ensure_task();
+        store.settled_journal().await;
+        let peeked = Store::peek(&store, &Check::new([budget()])).await.unwrap();
+        assert_eq!(peeked.logs()[0].quotas()[0].remaining(), LIMIT - 2);
+    }
 }
 
 /// As if its Redis was overloaded: a check takes no longer than another one may wait.
