@@ -174,9 +174,8 @@ impl Store for RedisStore {
             return StoreFuture::ready(Ok(Outcome::new(true, [])));
         }
         // What Redis does not know of another log concerns no denial by this one.
-        let is_unwritten = |(log, outcome): (&LogId, &LogOutcome)| {
-            outcome.is_read() && self.0.journal.has(std::slice::from_ref(log))
-        };
+        let is_unwritten =
+            |(log, outcome): (&LogId, &LogOutcome)| outcome.is_read() && self.0.journal.has(log);
         if let Some(denial) = self.0.denials.find(check, Instant::now())
             && !check.logs.iter().zip(denial.logs()).any(is_unwritten)
         {
@@ -266,17 +265,11 @@ impl Store for RedisStore {
     }
 
     fn lift(&self, log: &LogId) -> StoreFuture<bool> {
-        let (this, log) = (self.clone(), log.clone());
-        StoreFuture::later(async move {
-            // As in `impose`.
-            let _ = this.0.client.verify_data(&log).await;
-            this.lift_once(&log).await
-        })
+        StoreFuture::later(self.clone().lift_once(log.clone()))
     }
 
     fn bans(&self, policy: &Arc<Policy>, cursor: u64, count: usize) -> StoreFuture<BanPage> {
-        let (this, policy) = (self.clone(), policy.clone());
-        StoreFuture::later(async move { this.page_of_bans(&policy, cursor, count).await })
+        StoreFuture::later(self.clone().page_of_bans(policy.clone(), cursor, count))
     }
 }
 

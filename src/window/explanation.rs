@@ -179,3 +179,22 @@ impl QuotaExplanation {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::Policy;
+
+    /// After a lower limit, or a settlement.
+    #[test]
+    fn more_than_the_limit_can_be_taken() {
+        let policy = Policy::new("user").quota(Quota::per_minute(2));
+        let log = LogId::new(policy.into(), "alice");
+        let admissions =
+            (1..4_u32).map(|it| (Uuid::from_u128(it.into()), 1, it * Duration::from_secs(1)));
+        let explained = Explanation::new(&log, 1, Duration::from_secs(100), admissions);
+        let quota = &explained.quotas[0];
+        assert_eq!((quota.taken, quota.free, quota.not_listed), (3, 0, 0));
+        assert_eq!(quota.waits_for, Some(Uuid::from_u128(2)), "two of them have to leave");
+    }
+}

@@ -117,17 +117,19 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn lift_once(&self, log: &LogId) -> Result<bool, StoreError> {
+    pub(super) async fn lift_once(self, log: LogId) -> Result<bool, StoreError> {
+        // A connection that was closed while nobody used it fails here.
+        let _ = self.0.client.verify_data(&log).await;
         // Before the call and after it: a denial that is under way may still have the ban.
-        self.forget_ban(log);
+        self.forget_ban(&log);
         let client = self.0.client.once();
         let (keys, script) = (&client.keys, &client.scripts.lift);
         let mut command = script.command(3);
-        command.arg(keys.ban_record(log)).arg(keys.strikes(log)).arg(keys.lift_mark(log));
+        command.arg(keys.ban_record(&log)).arg(keys.strikes(&log)).arg(keys.lift_mark(&log));
         command.arg(LONGEST_BAN.as_secs() * 1000);
         let removed = client.run(script, &command).await;
         let removed = removed.and_then(|it| read::<u64>(&it));
-        self.forget_ban(log);
+        self.forget_ban(&log);
         Ok(removed? > 0)
     }
 
@@ -137,8 +139,8 @@ impl RedisStore {
     }
 
     pub(super) async fn page_of_bans(
-        &self,
-        policy: &Arc<Policy>,
+        self,
+        policy: Arc<Policy>,
         cursor: u64,
         count: usize,
     ) -> Result<BanPage, StoreError> {

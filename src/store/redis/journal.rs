@@ -136,9 +136,9 @@ impl Journal {
         self.logs.load(Ordering::SeqCst) == 0
     }
 
-    /// Returns whether there is anything about some logs.
-    pub(super) fn has(&self, logs: &[LogId]) -> bool {
-        !self.is_empty() && self.with(|state| logs.iter().any(|log| state.logs.contains_key(log)))
+    /// Returns whether there is anything about a log.
+    pub(super) fn has(&self, log: &LogId) -> bool {
+        !self.is_empty() && self.with(|state| state.logs.contains_key(log))
     }
 }
 
