@@ -419,6 +419,25 @@ async fn ban_does_not_last_longer_because_a_clock_stood_still() {
     assert_eq!(other.unwrap().ban.reason, "by hand");
 }
 
+/// Adds entries to a log, each of a number with a cost and an age in seconds. Without a cost it is no budget.
+async fn fill(server: &Redis, log: &str, entries: &[(u32, u32, u32)]) {
+    let fill = "local now_us, id, sum = redis.call('TIME')[1] * 1000000, 0, 0
+        for a = 1, #ARGV, 3 do
+          local cost, at_us = tonumber(ARGV[a + 1]), now_us - ARGV[a + 2] * 1000000
+          for _ = 1, ARGV[a] do
+            id, sum = id + 1, sum + cost
+            local entry = string.format('%016d', id) .. (cost > 0 and struct.pack('>d', cost) or '')
+            redis.call('ZADD', KEYS[1], at_us + id, entry)
+          end
+        end
+        if sum > 0 then redis.call('ZADD', KEYS[1], string.format('%.0f', -1 - sum), '') end";
+    let numbers = entries.iter().flat_map(|(count, cost, age)| [count, cost, age]);
+    let numbers: Vec<String> = numbers.map(u32::to_string).collect();
+    let arguments = numbers.iter().map(String::as_str);
+    let command: Vec<&str> = ["EVAL", fill, "1", log].into_iter().chain(arguments).collect();
+    server.run::<()>(&command).await;
+}
+
 /// What Redis stands still for is bounded for a call, whatever each of its requests may read and remove.
 #[tokio::test]
 async fn requests_of_a_call_share_what_it_reads_and_removes() {
@@ -429,18 +448,9 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     let [plain, costs] = [plain, costs.budget()].map(Arc::new);
     let [of_plain, of_costs, live] =
         ["tsw:{=alice}:plain:60s", "tsw:{=alice}:costs:60s:budget", "tsw:{=bob}:costs:60s:budget"];
-    let fill = "local now = redis.call('TIME')[1] * 1000000
-        for n = 1, 20000 do
-          local id, left_us = string.format('%016d', n), now - 70000000 - n
-          redis.call('ZADD', KEYS[1], left_us, id)
-          redis.call('ZADD', KEYS[2], left_us, id .. struct.pack('>d', 1))
-        end
-        for n = 1, 4000 do
-          redis.call('ZADD', KEYS[3], now + n, string.format('%016d', n) .. struct.pack('>d', 1000000))
-        end
-        redis.call('ZADD', KEYS[2], -1 - 20000, '')
-        redis.call('ZADD', KEYS[3], -1 - 4000000000, '')";
-    server.run::<()>(&["EVAL", fill, "3", of_plain, of_costs, live]).await;
+    fill(&server, of_plain, &[(20_000, 0, 70)]).await;
+    fill(&server, of_costs, &[(20_000, 1, 70)]).await;
+    fill(&server, live, &[(4_000, 1_000_000, 0)]).await;
     let call = async |policy: &Arc<Policy>, key: &str, cost| {
         let check = Arc::new(Check::new([LogId::new(policy.clone(), key)]).at_cost(cost));
         let requests: Vec<_> = (0..32).map(|_| request(check.clone(), Mode::Peek)).collect();
@@ -457,10 +467,7 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
         denials.iter().filter(|it| matches!(it, Ok(CheckReply::SendAgain(None)))).count();
     assert_eq!(sent_again, 31, "for their waits");
     // Others that read few are not sent again for it.
-    let one_has_left = "local now = redis.call('TIME')[1] * 1000000
-        redis.call('ZADD', KEYS[1], now - 70000000, string.format('%016d', 1) .. struct.pack('>d', 1))
-        redis.call('ZADD', KEYS[1], -2, '')";
-    server.run::<()>(&["EVAL", one_has_left, "1", "tsw:{=carol}:costs:60s:budget"]).await;
+    fill(&server, "tsw:{=carol}:costs:60s:budget", &[(1, 1, 70)]).await;
     let request = |key: &str, cost| {
         let check = Check::new([LogId::new(costs.clone(), key)]).at_cost(cost);
         request(check, Mode::New)
@@ -484,19 +491,8 @@ async fn denial_behind_one_that_reads_much_is_sent_again_for_its_wait() {
     let store = store(server.url()).await;
     let policy = "1000/60s, 5000/24h".parse::<Policy>().unwrap().named("tokens").budget();
     let policy = Arc::new(policy.penalty("3/24h:1h".parse().unwrap()));
-    let fill = "local now = redis.call('TIME')[1] * 1000000
-        local function add(key, from, count, cost, ago)
-          for n = from, from + count - 1 do
-            redis.call('ZADD', key, now - ago * 1000000 + n, string.format('%016d', n) .. struct.pack('>d', cost))
-          end
-        end
-        add(KEYS[1], 1, 4999, 1, 7200)
-        redis.call('ZADD', KEYS[1], -1 - 4999, '')
-        add(KEYS[2], 1, 400, 10, 7200)
-        add(KEYS[2], 500, 9, 110, 0)
-        redis.call('ZADD', KEYS[2], -1 - 4990, '')";
-    let [bob, alice] = ["bob", "alice"].map(|key| format!("tsw:{{={key}}}:tokens:24h:budget"));
-    server.run::<()>(&["EVAL", fill, "2", &bob, &alice]).await;
+    fill(&server, "tsw:{=bob}:tokens:24h:budget", &[(4_999, 1, 7_200)]).await;
+    fill(&server, "tsw:{=alice}:tokens:24h:budget", &[(400, 10, 7_200), (9, 110, 0)]).await;
     let [bob, alice] =
         ["bob", "alice"].map(|key| Check::new([LogId::new(policy.clone(), key)]).at_cost(1000));
     // Counts out what has left the short window.
@@ -550,11 +546,7 @@ async fn check_is_not_sent_again_for_longer_than_a_second() {
     let policy = Policy::new("costs").quota(Quota::per_minute(5)).budget();
     let check = Check::new([LogId::new(Arc::new(policy), "alice")]);
     let name = "tsw:{=alice}:costs:60s:budget";
-    let have_left = "for n = 1, 100000 do
-          redis.call('ZADD', KEYS[1], n, string.format('%016d', n) .. struct.pack('>d', 1))
-        end
-        redis.call('ZADD', KEYS[1], -1 - 100000, '')";
-    server.run::<()>(&["EVAL", have_left, "1", name]).await;
+    fill(&server, name, &[(100_000, 1, 70)]).await;
     proxy.set(Fault::Delay(Duration::from_millis(50)));
     let warnings = Warnings::listen();
     let refused = Store::admit(&store, &check).await;
