@@ -185,9 +185,6 @@ impl Store for RedisStore {
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        if check.logs.is_empty() {
-            return self.admit(check);
-        }
         StoreFuture::later(self.clone().peek_in_turn(Arc::new(check.clone())))
     }
 
@@ -195,7 +192,7 @@ impl Store for RedisStore {
         let (this, check) = (self.clone(), check.clone());
         StoreFuture::later(async move {
             match this.explain_by_redis(&check).await {
-                Err(error) if is_local(&check) && error.is_outage() => {
+                Err(error) if error.is_outage() => {
                     let mut explained = this.0.local.explain(&*share(&check, &error)?).await?;
                     explained.decided_by = DecidedBy::LocalLog;
                     Ok(explained)
@@ -307,11 +304,10 @@ impl RedisStore {
     async fn decide(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         // Before the check is sent: so a loss that it finds is known when the check has its reply.
         self.0.client.watch_data();
-        let decided = match self.is_split(&check) {
+        match self.is_split(&check) {
             true => to_the_end(self.clone().decide_in_turn(check)).await,
             false => self.decide_at_once(check).await,
-        };
-        decided.inspect_err(|error| self.warn_of_refusal(error))
+        }
     }
 
     /// Decides on a request whose logs are on one server.
@@ -340,7 +336,7 @@ impl RedisStore {
         let mut new = check.clone();
         new.id = Uuid::nil();
         let peeked = self.peek_at_once(&Arc::new(new)).await?;
-        requests::explain(&self.0.client, &check.logs[0], check.cost_in(0), &peeked).await
+        requests::explain(&self.0.client, check, &peeked).await
     }
 
     /// Asks Redis about a request whose logs are on one server. Returns what was known before, too.
@@ -496,7 +492,10 @@ impl RedisStore {
             // The newest one, for another settlement may have been made meanwhile.
             let cost = |log: &LogId| self.0.local.cost_of(log, check.id).unwrap_or(cost);
             self.note(|state| state.settle(&check, cost, Instant::now()))?;
-            if is_local(&check) { Ok(was_here) } else { Err(error) }
+            match check.on_failure {
+                FailurePolicy::Local { .. } => Ok(was_here),
+                _ => Err(error),
+            }
         })
     }
 
@@ -584,10 +583,6 @@ impl RedisStore {
             _ => {}
         }
     }
-}
-
-fn is_local(check: &Check) -> bool {
-    matches!(check.on_failure, FailurePolicy::Local { .. })
 }
 
 /// Returns the check at the share of this process, see [`FailurePolicy::Local`], or the error.

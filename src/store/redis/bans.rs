@@ -11,7 +11,7 @@ use super::{RedisStore, Sent};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{LONGEST_BAN, Policy};
-use crate::redis::{Client, read};
+use crate::redis::{Client, malformed, read};
 use crate::store::{Ban, BanPage};
 use crate::time::micros;
 use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
@@ -194,12 +194,12 @@ async fn present_bans(
         request.cmd("HMGET").arg(name).arg("until").arg("reason");
     }
     let replies: Vec<redis::Value> = read(&client.send_all(&request).await?)?;
-    let mut replies = replies.into_iter();
-    let now_us = replies.next().map_or(Ok((0, 0)), |time| read(&time))?;
-    let now_us = now_us.0 * 1_000_000 + now_us.1;
+    let [time, replies @ ..] = &replies[..] else { return Err(malformed("expected a time")) };
+    let (seconds, us): (u64, u64) = read(time)?;
+    let now_us = seconds * 1_000_000 + us;
     let mut bans = Vec::with_capacity(records.len());
     for ((_, key), reply) in records.into_iter().zip(replies) {
-        let (until_us, reason): (Option<u64>, Option<Vec<u8>>) = read(&reply)?;
+        let (until_us, reason): (Option<u64>, Option<Vec<u8>>) = read(reply)?;
         let wait_us = until_us.unwrap_or(0).saturating_sub(now_us);
         if wait_us > 0 {
             let reason = String::from_utf8_lossy(&reason.unwrap_or_default()).into_owned();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
-use super::{RedisStore, Store, is_local, share};
+use super::{RedisStore, Store, share};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::window::{Check, DecidedBy, LogId, LogOutcome, Outcome};
@@ -160,7 +160,7 @@ impl RedisStore {
         let (mut outcomes, mut decided_by) = (Vec::with_capacity(parts.len()), DecidedBy::Store);
         for part in &parts {
             let mut outcome = match self.peek_at_once(part).await {
-                Err(error) if is_local(part) && error.is_outage() => {
+                Err(error) if error.is_outage() => {
                     decided_by = DecidedBy::LocalLog;
                     self.0.local.decide(&*share(part, &error)?, false)?
                 }

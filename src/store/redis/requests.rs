@@ -359,11 +359,11 @@ type Scored = Vec<(Vec<u8>, u64)>;
 /// Explains a log: what a request would get, which a peek has said, and what the log holds, which is read after it.
 pub(super) async fn explain(
     client: &Client,
-    log: &LogId,
-    cost: u32,
+    check: &Check,
     peeked: &Outcome,
 ) -> Result<Explanation, StoreError> {
-    let (name, now_us) = (client.keys.log(log), peeked.timestamp.map_or(0, micros));
+    let (log, now_us) = (&check.logs[0], peeked.timestamp.map_or(0, micros));
+    let name = client.keys.log(log);
     // What was settled is an entry of its own.
     let most = if log.is_budget() { 2 * MAX_LISTED } else { MAX_LISTED };
     let mut reads = redis::pipe();
@@ -385,7 +385,8 @@ pub(super) async fn explain(
     let explained = states.zip(&replies).map(|((quota, state), entries)| {
         listed(entries).map(|entries| QuotaExplanation::new(now_us, *quota, *state, entries))
     });
-    let explanation = Explanation::of(log, cost, now_us, explained.collect::<Result<_, _>>()?);
+    let explained = explained.collect::<Result<_, _>>()?;
+    let explanation = Explanation::of(log, check.cost_in(0), now_us, explained);
     match (penalty, &replies[..]) {
         (Some(penalty), [.., strikes, ban]) => {
             Ok(explanation.with_ban(ban_record(ban, strikes)?.explain(now_us, penalty)))
