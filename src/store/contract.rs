@@ -91,10 +91,7 @@ async fn play(store: &dyn Store, mut advance: impl AsyncFnMut(Duration)) -> Resu
         let steps = step::history(&mut Rng::with_seed(history), STEPS, false);
         // The second key has bytes that a text format has to escape.
         let keys = [format!("{run}-{history}-alice"), format!("{run}-{history}-b}}o\0b%{{")];
-        let mut player = Player::new(store, keys.map(Key::from), clock_us);
-        if !penalties {
-            player = player.without_penalties();
-        }
+        let mut player = Player::new(store, keys.map(Key::from), clock_us, penalties);
         let mut move_clock = async |now_us: u64| {
             if now_us > clock_us {
                 advance(Duration::from_micros(now_us - clock_us)).await;

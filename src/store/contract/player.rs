@@ -36,28 +36,24 @@ pub(in crate::store) struct Player<'a> {
 }
 
 impl<'a> Player<'a> {
-    pub(in crate::store) fn new(store: &'a dyn Store, keys: [Key; 2], origin_us: u64) -> Self {
-        let model = Model::at(origin_us);
-        let policies = policies(true);
-        let counting = all_counting(true);
+    pub(in crate::store) fn new(
+        store: &'a dyn Store,
+        keys: [Key; 2],
+        origin_us: u64,
+        penalties: bool,
+    ) -> Self {
+        let (user, ip) = (policy(0, [4, 2], 1, penalties), policy(1, [5, 3], 2, penalties));
         Self {
             store,
             keys,
-            penalties: true,
+            penalties,
             reads_parts: false,
             send_again: None,
-            model,
-            policies,
-            counting,
+            model: Model::at(origin_us),
+            policies: [user.clone(), ip.clone(), user, ip],
+            counting: [2, 3, 4].map(|at| counting(at, [3, 2], 1, penalties)),
             checks: Vec::new(),
         }
-    }
-
-    pub(in crate::store) fn without_penalties(mut self) -> Self {
-        self.penalties = false;
-        self.policies = policies(false);
-        self.counting = all_counting(false);
-        self
     }
 
     /// Lets a store that repeats denials from memory leave out what it has not read.
@@ -135,16 +131,10 @@ impl<'a> Player<'a> {
                     }
                 }
             }
-            Step::Settle(index, cost) => {
+            Step::Settle(index, cost, log) => {
                 if let Some(check) = self.earlier(index) {
-                    let was_there = self.store.settle(&check, cost).await;
-                    same(self.model.settle(&check, cost), was_there)?;
-                }
-            }
-            Step::SettleInOne(index, cost, log) => {
-                if let Some(check) = self.earlier(index) {
-                    let log = log % check.logs.len();
-                    let part = check.part(|index| index == log);
+                    let only = log.map(|log| log % check.logs.len());
+                    let part = check.part(|index| only.is_none_or(|only| index == only));
                     let was_there = self.store.settle(&part, cost).await;
                     same(self.model.settle(&part, cost), was_there)?;
                 }
@@ -299,15 +289,6 @@ impl<'a> Player<'a> {
         same(Ban { is_new, lengthens: is_new && stood, ..stands.clone() }, ban)?;
         same((!remaining.is_zero()).then_some(stands), self.store.ban(log).await)
     }
-}
-
-fn policies(penalties: bool) -> [Arc<Policy>; 4] {
-    let (user, ip) = (policy(0, [4, 2], 1, penalties), policy(1, [5, 3], 2, penalties));
-    [user.clone(), ip.clone(), user, ip]
-}
-
-fn all_counting(penalties: bool) -> [Arc<Policy>; 3] {
-    [2, 3, 4].map(|at| counting(at, [3, 2], 1, penalties))
 }
 
 /// Returns a policy with these limits. The length of its shorter windows is given in quarters of the

@@ -19,7 +19,7 @@ const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
 async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
     tokio::time::pause();
     let store = MemoryStore::new();
-    let mut player = Player::new(&store, KEYS.map(Into::into), LONGEST_WINDOW_US);
+    let mut player = Player::new(&store, KEYS.map(Into::into), LONGEST_WINDOW_US, true);
     player.play_under_paused_time(steps).await
 }
 
@@ -32,7 +32,7 @@ async fn play_on_redis(
 ) -> Result<(), String> {
     let store = RedisStore::builder().connect_with_clock(&server.url(), prefix).await;
     let send_again = |check: &Check| store.send_again(check);
-    let player = Player::new(&store, KEYS.map(Into::into), ORIGIN_US);
+    let player = Player::new(&store, KEYS.map(Into::into), ORIGIN_US, true);
     let mut player = player.sending_again(&send_again);
     let mut move_clock = async |now_us: u64| {
         redis::cmd("HSET")

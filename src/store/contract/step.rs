@@ -29,10 +29,9 @@ pub(in crate::store) enum Step {
     /// Renews the leases of an earlier check.
     Renew(usize),
     Peek(Vec<(usize, usize, u32)>),
-    /// An earlier check and the number of places that it takes from now on, 0 if it is cancelled.
-    Settle(usize, u32),
-    /// The same in one log of the earlier check, given by its index.
-    SettleInOne(usize, u32, usize),
+    /// An earlier check and the number of places that it takes from now on, 0 if it is cancelled: in all of its logs, or in
+    /// one, given by its index.
+    Settle(usize, u32, Option<usize>),
     Reset(usize, usize),
     /// Imposes a ban of a length, unless a ban stands that was imposed for as long if the flag is set. Ignored
     /// unless the policy has a penalty.
@@ -60,7 +59,7 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         5..15 => Step::Check(logs(random, 0..6)),
         15..17 => Step::Again(random.usize(..1 << 16)),
         17 => Step::Peek(logs(random, 0..6)),
-        18..20 => Step::Settle(random.usize(..1 << 16), 0),
+        18..20 => Step::Settle(random.usize(..1 << 16), 0, None),
         20 => Step::Reset(of_any_kind(random), random.usize(0..2)),
         21 => Step::Lift(of_any_kind(random), random.usize(0..2)),
         22 | 23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
@@ -68,10 +67,9 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
             let log = (of_any_kind(random), random.usize(0..2));
             Step::Ban(random.u64(0..LONGEST_WINDOW_US), random.bool(), log)
         }
-        24..26 => Step::Settle(random.usize(..1 << 16), random.u32(0..8)),
-        26 => {
+        number @ 24..27 => {
             let (index, cost) = (random.usize(..1 << 16), random.u32(0..8));
-            Step::SettleInOne(index, cost, random.usize(..1 << 16))
+            Step::Settle(index, cost, (number == 26).then(|| random.usize(..1 << 16)))
         }
         27 | 28 => Step::Renew(random.usize(..1 << 16)),
         _ => {

@@ -114,7 +114,7 @@ async fn memory_decides_as_the_store() {
         let store = cached();
         let steps = history(&mut Rng::with_seed(seed), 80, false);
         let keys = ["alice", "bob"].map(Into::into);
-        let mut player = Player::new(&store, keys, 0).without_penalties().reading_parts();
+        let mut player = Player::new(&store, keys, 0, false).reading_parts();
         let played = player.play_under_paused_time(&steps).await;
         played.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
     }
