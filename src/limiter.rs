@@ -13,7 +13,7 @@ use crate::offenders::TopOffenders;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{PendingCheck, Permit, Store, admit_if_open, conclude};
 use crate::waiting::{Bounds, DEFAULT_MAX_WAITERS, WaitError, Waiting, until_admitted};
-use crate::window::{Admitted, Check, Decision, Explanation, LogCost, LogId, Usage};
+use crate::window::{Admitted, Check, DecidedBy, Decision, Explanation, LogCost, LogId, Usage};
 
 /// Limits requests of any kind: messages to a receiver, calls to a partner, jobs.
 ///
@@ -630,7 +630,8 @@ impl Limiter {
         check.ensure_cost_fits()?;
         match self.store.explain(&check).await {
             Err(error) if self.on_failure == FailurePolicy::Open && !error.is_mistake() => {
-                Ok(Explanation::not_counted(&check.logs[0], cost))
+                let empty = Explanation::new(&check.logs[0], cost, Duration::ZERO, []);
+                Ok(Explanation { decided_by: DecidedBy::FailurePolicy, ..empty })
             }
             explained => explained,
         }

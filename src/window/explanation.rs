@@ -127,12 +127,6 @@ impl Explanation {
         }
     }
 
-    /// Creates the explanation of a request that the failure policy admits without a log.
-    pub(crate) fn not_counted(log: &LogId, cost: u32) -> Self {
-        let explanation = Self::new(log, cost, Duration::ZERO, []);
-        Self { decided_by: DecidedBy::FailurePolicy, ..explanation }
-    }
-
     /// Sets the ban record of the key. Defaults to none.
     ///
     /// For authors of a [`Store`](crate::store::Store).

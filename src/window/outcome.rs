@@ -130,11 +130,15 @@ impl LogOutcome {
         quotas.max().unwrap_or(0).max(self.ban.remaining_us)
     }
 
-    /// Returns the outcome as it is some time later, if nothing is admitted meanwhile.
+    /// Returns the outcome as it is some time later, if nothing is admitted meanwhile, without the places that become free.
     pub(crate) fn after(&self, elapsed_us: u64) -> Self {
-        let quotas = self.quotas.iter().map(|state| state.after(elapsed_us)).collect();
-        let remaining_us = self.ban.remaining_us.saturating_sub(elapsed_us);
-        Self { quotas, ban: BanState { remaining_us, ..self.ban }, ..*self }
+        let left = |us: u64| us.saturating_sub(elapsed_us);
+        let mut later = self.clone();
+        for state in &mut later.quotas {
+            (state.wait_us, state.reset_us) = (left(state.wait_us), left(state.reset_us));
+        }
+        later.ban.remaining_us = left(later.ban.remaining_us);
+        later
     }
 
     /// Makes the log's wait at least so long.

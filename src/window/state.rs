@@ -45,15 +45,6 @@ impl QuotaState {
     pub const fn is_full(&self) -> bool {
         self.wait_us > 0
     }
-
-    /// Returns the state `elapsed_us` later, without the places that become free meanwhile.
-    pub(crate) fn after(&self, elapsed_us: u64) -> Self {
-        Self {
-            remaining: self.remaining,
-            wait_us: self.wait_us.saturating_sub(elapsed_us),
-            reset_us: self.reset_us.saturating_sub(elapsed_us),
-        }
-    }
 }
 
 /// The ban of a key under a policy's [`Penalty`](crate::Penalty). Defaults to no ban and no strike.

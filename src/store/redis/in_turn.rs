@@ -86,9 +86,6 @@ impl RedisStore {
             let at = if looked.is_ok_and(|outcome| outcome.admitted) { parts.len() } else { 0 };
             parts.insert(at, gone.clone());
         }
-        let unread = |part: &Check| {
-            Outcome::new(false, part.logs.iter().map(|log| LogOutcome::unread(&log.policy)))
-        };
         let (mut denied_by, mut failure, mut is_local) = (None, None, false);
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(parts.len());
         for (index, part) in parts.iter().enumerate() {
@@ -125,7 +122,8 @@ impl RedisStore {
                 }
                 // One denial decides, also that of a later node. The outcome then has the logs of this one as unread.
                 Err(error) if denied_by.is_some() || error.is_outage() => {
-                    outcomes.push(unread(part));
+                    let unread = part.logs.iter().map(|log| LogOutcome::unread(&log.policy));
+                    outcomes.push(Outcome::new(false, unread));
                     failure.get_or_insert(error);
                 }
                 Err(error) => return Err(error),
