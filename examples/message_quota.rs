@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::Parser;
-use example_support::lines::Lines;
+use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::Instant;
@@ -49,7 +49,8 @@ async fn run(args: Args) -> Result<(), Error> {
 
 async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
     let (mut int, mut term) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let mut lines = Lines::of_stdin("RECEIVER<TAB>TEXT");
+    eprintln!("reading messages from stdin, a line RECEIVER<TAB>TEXT each (Ctrl-D ends the input)");
+    let mut lines = BufReader::new(stdin()).split(b'\n');
     let (mut held, mut last, mut open, mut result) = (JoinSet::new(), Instant::now(), true, Ok(()));
     while open || !held.is_empty() {
         tokio::select! {
@@ -57,8 +58,8 @@ async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
             _ = int.recv() => break,
             _ = term.recv() => break,
             Some(result) = held.join_next() => result??,
-            line = lines.next(), if open && held.len() < MOST_HELD => {
-                let Some((number, line)) = line.unwrap_or_else(|why| {
+            line = lines.next_segment(), if open && held.len() < MOST_HELD => {
+                let Some(line) = line.unwrap_or_else(|why| {
                     // What is held is sent all the same.
                     result = Err(format!("can't read the input: {why}").into());
                     None
@@ -71,7 +72,7 @@ async fn send_all(limiter: &Limiter, wait: bool) -> Result<(), Error> {
                     continue;
                 };
                 let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
-                    eprintln!("line {number} is skipped: write RECEIVER<TAB>TEXT");
+                    eprintln!("a line is skipped: write RECEIVER<TAB>TEXT");
                     continue;
                 };
                 let (to, text) = (&line[..tab], &line[tab + 1..]);

@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use clap::Parser;
+use example_support::logs::Throttle;
 use example_support::webhook::{Webhook, WebhookFlags, plain};
-use example_support::{lines::Lines, logs::Throttle};
 use message_storm::{StormDetector, StormEvent};
+use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::{sync::mpsc, task::JoinSet, time};
 use tower_sliding_window::{Quota, RedisStore};
@@ -98,13 +99,16 @@ async fn record_all(
             }
         });
     }
-    let (mut input, mut numbers) = ((!simulated).then(|| Lines::of_stdin(LINE)), 0..200);
-    while let Some((number, line)) = match &mut input {
-        None => simulate(numbers.next()).await,
-        Some(input) => input.next().await?,
+    if !simulated {
+        eprintln!("reading messages from stdin, a line {LINE} each (Ctrl-D ends the input)");
+    }
+    let (mut input, mut numbers) = (BufReader::new(stdin()).split(b'\n'), 0..200);
+    while let Some(line) = match simulated {
+        true => simulate(numbers.next()).await,
+        false => input.next_segment().await?,
     } {
         let Some(tab) = line.iter().position(|byte| *byte == b'\t') else {
-            eprintln!("line {number} is skipped: write {LINE}");
+            eprintln!("a line is skipped: write {LINE}");
             continue;
         };
         let (group, id) = (line[..tab].to_vec(), line[tab + 1..].trim_ascii_end().to_vec());
@@ -120,10 +124,10 @@ async fn record_all(
     settled.map_err(|_| "the end of some storms is not known".into())
 }
 
-async fn simulate(number: Option<u64>) -> Option<(u64, Vec<u8>)> {
+async fn simulate(number: Option<u64>) -> Option<Vec<u8>> {
     time::sleep(Duration::from_millis(5)).await;
     let group = if number? % 4 == 0 { "calm" } else { "stormy" };
-    Some((number?, format!("{group}\t{}-{}", std::process::id(), number?).into_bytes()))
+    Some(format!("{group}\t{}-{}", std::process::id(), number?).into_bytes())
 }
 
 fn tell(event: &StormEvent, webhook: &Webhook) {

@@ -7,8 +7,8 @@
 
 use std::io::{Write, stdout};
 
-use example_support::lines::Lines;
 use speech_monitor::{Message, Rule, SpeechDecision, SpeechMonitor};
+use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 
 const HELP: &str = r"Reads lines SENDER<TAB>TEXT or SENDER<TAB>TEXT<TAB>PEER, and prints what the chat shows.
 These rules mute, or the rules given as arguments:
@@ -43,11 +43,12 @@ async fn run() -> Result<(), Error> {
     let monitor =
         SpeechMonitor::in_process(rules).on_mute(|event| eprintln!("audit: {}", event.mute.reason));
 
-    let mut lines = Lines::of_stdin("SENDER<TAB>TEXT");
-    while let Some((number, line)) = lines.next().await? {
+    eprintln!("reading messages from stdin, a line SENDER<TAB>TEXT each (Ctrl-D ends the input)");
+    let mut lines = BufReader::new(stdin()).split(b'\n');
+    while let Some(line) = lines.next_segment().await? {
         let line = String::from_utf8_lossy(&line);
         let Some((sender, text)) = line.trim_end_matches('\r').split_once('\t') else {
-            eprintln!("line {number} is skipped: write SENDER<TAB>TEXT");
+            eprintln!("a line is skipped: write SENDER<TAB>TEXT");
             continue;
         };
         let (text, peer) = text.split_once('\t').map_or((text, None), |(a, b)| (a, Some(b)));

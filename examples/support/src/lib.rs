@@ -2,7 +2,6 @@
 
 pub mod admin;
 pub mod flags;
-pub mod lines;
 pub mod logs;
 pub mod policies;
 pub mod problem;
