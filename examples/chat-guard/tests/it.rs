@@ -410,39 +410,6 @@ async fn only_a_mute_that_stood_is_logged_as_lifted() {
     .await;
 }
 
-#[tokio::test]
-async fn a_server_whose_logs_are_not_read_serves() {
-    for is_read_in_the_end in [false, true] {
-        let server = Server::start_logging(CHAT, "debug", &ADMIN);
-        // Each is four lines.
-        let mute_and_lift = async |user: &str| {
-            let path = format!("mutes/{user}");
-            for (method, body, status) in [("PUT", r#"{"for": "1h"}"#, 200), ("DELETE", "", 204)] {
-                let answer = timeout(Duration::from_secs(20), admin(&server, method, &path, body));
-                assert_eq!(answer.await.expect("an answer").status, status);
-            }
-        };
-        server.read_logs(false);
-        // Together they are more than the pipe takes and the server keeps.
-        let user = "a".repeat(64);
-        for _ in 0..2_500 {
-            mute_and_lift(&user).await;
-        }
-        if is_read_in_the_end {
-            server.read_logs(true);
-            let is_logged = async || {
-                mute_and_lift("bob").await;
-                server.logs().contains("bob")
-            };
-            eventually("there is room again", is_logged).await;
-        }
-        server.signal("TERM");
-        let (status, logs, printed) = server.stopped();
-        assert_eq!((status.code(), printed.len()), (Some(0), 0), "{printed:?}");
-        assert_eq!(logs.contains("log lines were dropped"), is_read_in_the_end);
-    }
-}
-
 /// It would never mute anybody.
 #[tokio::test]
 async fn it_does_not_start_on_a_redis_that_takes_no_mutes() {

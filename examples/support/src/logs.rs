@@ -1,13 +1,10 @@
 //! Logs on stderr, from the start of a program to its exit code.
 
 use std::error::Error;
-use std::io::{self, Write};
+use std::io::stderr;
 use std::mem;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::{self, Sender, SyncSender};
-use std::thread;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -20,78 +17,26 @@ use crate::lock;
 
 /// How often a [`Throttle`] lets a line pass.
 const PERIOD: Duration = Duration::from_secs(1);
-/// The lines that may wait to be written: about half a mebibyte.
-const WAITING: usize = 4096;
-/// How long the last of them may take at the end of a program.
-const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// Runs a program to its end, and returns its exit code. An error is printed to stderr.
 ///
 /// Logs to stderr what `RUST_LOG` asks for, or else from `info` on. Texts of clients must be logged by
-/// `?`, which escapes what could end a line or be obeyed by a terminal. If no one reads the lines, those
-/// that do not fit are dropped and counted, and the program goes on.
+/// `?`, which escapes what could end a line or be obeyed by a terminal.
 pub async fn exit_code(program: impl Future<Output = Result<(), Box<dyn Error>>>) -> ExitCode {
     let wanted = std::env::var("RUST_LOG").ok().and_then(|text| text.parse().ok());
     let targets: Targets = wanted.unwrap_or_else(|| Targets::new().with_default(Level::INFO));
-    let stderr = Lines::to_stderr();
-    let writer = stderr.clone();
-    let lines = tracing_subscriber::fmt::layer().with_ansi(false);
-    let lines = lines.with_writer(move || writer.clone());
-    tracing_subscriber::registry().with(lines).with(targets).init();
-    let (code, last) = match program.await {
+    // A line that can't be written is left out: stderr may be closed.
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false).log_internal_errors(false);
+    tracing_subscriber::registry().with(lines.with_writer(stderr)).with(targets).init();
+    match program.await {
         Ok(()) => {
             tracing::info!("stopped");
-            (ExitCode::SUCCESS, String::new())
+            ExitCode::SUCCESS
         }
-        Err(error) => (ExitCode::FAILURE, format!("error: {error}\n")),
-    };
-    stderr.end(last);
-    code
-}
-
-/// Lines for a thread that writes them, each with what is dropped when it is written.
-#[derive(Clone)]
-struct Lines(SyncSender<(Vec<u8>, Option<Sender<()>>)>);
-
-/// The lines that did not fit since the last one that did.
-static DROPPED: AtomicU64 = AtomicU64::new(0);
-
-impl Lines {
-    fn to_stderr() -> Self {
-        let (lines, queue) = mpsc::sync_channel::<(Vec<u8>, _)>(WAITING);
-        thread::spawn(move || {
-            for (line, _written) in queue {
-                let dropped = DROPPED.swap(0, Relaxed);
-                if dropped > 0 {
-                    let _ = writeln!(
-                        io::stderr(),
-                        "{dropped} log lines were dropped: no one read them"
-                    );
-                }
-                let _ = io::stderr().write_all(&line);
-            }
-        });
-        Self(lines)
-    }
-
-    /// Waits until all lines are written, with one more.
-    fn end(self, last: String) {
-        let (written, end) = mpsc::channel();
-        thread::spawn(move || self.0.send((last.into_bytes(), Some(written))));
-        let _ = end.recv_timeout(LAST_LINES);
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        if self.0.try_send((line.to_vec(), None)).is_err() {
-            DROPPED.fetch_add(1, Relaxed);
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
         }
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }
 

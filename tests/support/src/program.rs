@@ -4,13 +4,12 @@ use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::{Process, memory_kb};
+use crate::Process;
 
 /// How long a program may take to print what it is to print, or to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -22,7 +21,6 @@ pub struct Program {
     stdout: mpsc::Receiver<String>,
     logs: Option<JoinHandle<()>>,
     logged: Arc<Mutex<String>>,
-    is_read: Arc<AtomicBool>,
 }
 
 impl Program {
@@ -36,19 +34,15 @@ impl Program {
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
         let (stdin, stderr) = (child.stdin.take(), child.stderr.take().unwrap());
         let logged = Arc::new(Mutex::new(String::new()));
-        let is_read = Arc::new(AtomicBool::new(true));
-        let (log, reads) = (Arc::clone(&logged), Arc::clone(&is_read));
+        let log = Arc::clone(&logged);
         let logs = std::thread::spawn(move || {
             let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
             while let Ok(1..) = stderr.read_until(b'\n', &mut line) {
                 log.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
                 line.clear();
-                while !reads.load(Relaxed) {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
             }
         });
-        Self { process, stdin, stdout, logs: Some(logs), logged, is_read }
+        Self { process, stdin, stdout, logs: Some(logs), logged }
     }
 
     /// Runs a program with all of its input at once, and returns its exit code, its lines and its logs.
@@ -80,14 +74,9 @@ impl Program {
         self.stdout.recv_timeout(PATIENCE)
     }
 
-    /// Returns what it has logged until now, as far as that is read.
+    /// Returns what it has logged until now.
     pub fn logs(&self) -> String {
         self.logged.lock().unwrap().clone()
-    }
-
-    /// Stops or begins to read its logs. Once it has stopped they are read anyway.
-    pub fn read_logs(&self, is_read: bool) {
-        self.is_read.store(is_read, Relaxed);
     }
 
     /// Sends `TERM`, `INT` or `HUP`.
@@ -98,11 +87,6 @@ impl Program {
     /// Returns the ids of the processes that it has started and not waited for.
     pub fn children(&self) -> Vec<u32> {
         self.process.children()
-    }
-
-    /// Returns how much memory it takes, in kB.
-    pub fn resident_kb(&self) -> u64 {
-        memory_kb(&self.process.id().to_string(), "VmRSS")
     }
 
     /// Waits until it stops; returns how, what it logged, and what else it printed.
@@ -126,7 +110,6 @@ impl Program {
 
     /// Waits until all that it has logged is read.
     fn all_logs(&mut self) -> String {
-        self.read_logs(true);
         if let Some(logs) = self.logs.take() {
             logs.join().unwrap();
         }

@@ -114,12 +114,7 @@ impl Server {
         self.send(self.order_request(sku, user)).await
     }
 
-    /// Stops or begins to read its logs. Once it has stopped they are read anyway.
-    pub fn read_logs(&self, is_read: bool) {
-        self.program.read_logs(is_read);
-    }
-
-    /// Returns what it has logged until now, as far as that is read.
+    /// Returns what it has logged until now.
     pub fn logs(&self) -> String {
         self.program.logs()
     }
