@@ -1,8 +1,8 @@
 //! [`Server`]: an HTTP/1 server with bounds on what clients can take of it, that stops gracefully.
 
 use std::io::{self, Write};
-use std::mem;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,12 +10,10 @@ use axum::Router;
 use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_io_timeout::TimeoutStream;
 use tower::Service;
@@ -39,6 +37,7 @@ const OPERATORS: usize = 64;
 const OTHER_DESCRIPTORS: usize = 128;
 
 static FULL: Throttle = Throttle::new();
+static CUT_OFF: Throttle = Throttle::new();
 
 /// A server that has its address.
 pub struct Server {
@@ -100,17 +99,15 @@ impl Server {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(LONGEST_HEAD);
         let places = Arc::new(Semaphore::new(self.max_connections));
-        let mut connections = Connections::default();
-        // Those that were told to end before. They are cut off when this method returns.
-        let mut ending = JoinSet::new();
+        // Each connection has a receiver. When the sender is dropped, they end.
+        let mut open = watch::Sender::new(());
         loop {
             let accepted = async {
                 // This method tries again by itself, with a pause if the system refuses.
                 let accepted = Listener::accept(&mut self.listener).await;
                 if places.available_permits() == 0 {
                     FULL.log(|times| tracing::warn!(times, "all connections are taken"));
-                    while ending.try_join_next().is_some() {}
-                    ending.spawn(in_time(self.patience, mem::take(&mut connections).end()));
+                    open = watch::Sender::new(());
                 }
                 (Arc::clone(&places).acquire_owned().await, accepted)
             };
@@ -126,46 +123,29 @@ impl Server {
             let Ok(service) = app.call(peer).await;
             let stream = TokioIo::new(Box::pin(stream));
             let connection = http.serve_connection(stream, TowerToHyperService::new(service));
-            let connection = connections.graceful.watch(connection);
-            while connections.tasks.try_join_next().is_some() {}
-            connections.tasks.spawn(async move {
-                let _place = place;
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection broke");
+            let (mut is_open, patience) = (open.subscribe(), self.patience);
+            tokio::spawn(async move {
+                let (_place, mut connection) = (place, pin!(connection));
+                let ended = tokio::select! {
+                    ended = connection.as_mut() => Ok(ended),
+                    _ = is_open.changed() => {
+                        connection.as_mut().graceful_shutdown();
+                        timeout(patience, connection).await
+                    }
+                };
+                match ended {
+                    Ok(Ok(())) => {}
+                    Ok(Err(error)) => tracing::debug!(%error, "a connection broke"),
+                    Err(_) => CUT_OFF.log(|times| {
+                        tracing::warn!(times, "connections did not end in time and are cut off");
+                    }),
                 }
             });
         }
-        drop(self.listener);
-        let all = async {
-            connections.end().await;
-            ending.join_all().await;
-        };
-        in_time(PATIENCE, all).await;
-    }
-}
-
-/// Connections that are told to end together.
-#[derive(Default)]
-struct Connections {
-    graceful: GracefulShutdown,
-    tasks: JoinSet<()>,
-}
-
-impl Connections {
-    /// Closes those that wait for a request, and the others once they have answered theirs. If it is
-    /// dropped before, they are cut off.
-    async fn end(self) {
-        self.graceful.shutdown().await;
-    }
-}
-
-/// Waits for connections that end, for so long.
-async fn in_time(patience: Duration, end: impl Future) {
-    static CUT_OFF: Throttle = Throttle::new();
-    if timeout(patience, end).await.is_err() {
-        CUT_OFF.log(|times| {
-            tracing::warn!(times, "some connections did not end in time and are cut off");
-        });
+        drop((self.listener, open));
+        if timeout(PATIENCE, places.acquire_many(self.max_connections as u32)).await.is_err() {
+            tracing::warn!("some connections did not end in time and are cut off");
+        }
     }
 }
 
@@ -230,24 +210,29 @@ mod tests {
     use axum::routing::{get, post};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
+    use tokio::task::JoinHandle;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::problem::WholeBody;
 
-    /// Serves with two connections, and returns the address.
-    async fn serve(patience: Duration) -> SocketAddr {
+    /// The response takes three seconds.
+    const LATE: &[u8] = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n";
+
+    /// Serves with two connections until it is asked to stop.
+    async fn serve(patience: Duration) -> (SocketAddr, watch::Sender<bool>, JoinHandle<()>) {
         let flags = ListenFlags {
             listen: "127.0.0.1:0".parse().unwrap(),
             max_connections: std::num::NonZeroU32::new(2).unwrap(),
         };
-        let server = Server::bind(&flags).await.unwrap().patience(patience);
+        let (ask, stop) = watch::channel(false);
+        let server = Server { stop, ..Server::bind(&flags).await.unwrap().patience(patience) };
         let address = server.address;
         let large = axum::body::Bytes::from(vec![b'a'; 64 * 1024]);
         let routes = Router::new().route("/", post(async |_: WholeBody| "read"));
         let routes = routes.route("/large", get(async move || large));
         let routes = routes.route("/slow", get(|| tokio::time::sleep(Duration::from_secs(3))));
-        tokio::spawn(server.serve(routes));
-        address
+        (address, ask, tokio::spawn(server.serve(routes)))
     }
 
     async fn connect(server: SocketAddr, bytes: &[u8]) -> TcpStream {
@@ -266,7 +251,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_long_head_is_refused() {
-        let server = serve(PATIENCE).await;
+        let (server, _ask, _) = serve(PATIENCE).await;
         for (length, answers) in [(30, ["HTTP/1.1 200"; 2]), (100, ["HTTP/1.1 431", ""])] {
             let x = "x".repeat(length * 1024);
             let head =
@@ -282,22 +267,34 @@ mod tests {
         let whole = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\nhi";
         let half = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf";
         let unread = b"GET /large HTTP/1.1\r\nhost: x\r\n\r\n".repeat(500);
-        let late = b"GET /slow HTTP/1.1\r\nhost: x\r\n\r\n";
         let cases: [(u64, &[u8], &str); 7] = [
-            (10, b"", ""),
-            (10, b"POST / HTT", ""),
-            (10, whole, "HTTP/1.1 200"),
-            (10, half, "HTTP/1.1 408"),
-            (10, &unread, "HTTP/1.1 200"),
-            (1, late, ""),
-            (20, late, "HTTP/1.1 200"),
+            (100, b"", ""),
+            (2, b"POST / HTT", ""),
+            (100, whole, "HTTP/1.1 200"),
+            (100, half, "HTTP/1.1 408"),
+            (100, &unread, "HTTP/1.1 200"),
+            (1, LATE, ""),
+            (100, LATE, "HTTP/1.1 200"),
         ];
         for (patience, slow, answer) in cases {
-            let server = serve(Duration::from_secs(patience)).await;
+            let (server, _ask, _) = serve(Duration::from_secs(patience)).await;
             let [one, two] = [connect(server, slow).await, connect(server, slow).await];
             let post = b"POST / HTTP/1.0\r\ncontent-length: 2\r\n\r\nhi";
             assert_eq!(start(connect(server, post).await).await, "HTTP/1.0 200");
             assert_eq!([start(one).await, start(two).await], [answer; 2]);
         }
+    }
+
+    /// Also of those that were told to end before, because all connections were taken.
+    #[tokio::test]
+    async fn requests_under_way_are_answered_before_the_end() {
+        let ((server, ask, served), begun) = (serve(PATIENCE).await, Instant::now());
+        let [one, two] = [connect(server, LATE).await, connect(server, LATE).await];
+        let _third = connect(server, b"").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        ask.send_replace(true);
+        served.await.unwrap();
+        assert!(begun.elapsed() >= Duration::from_secs(3), "it has waited for them");
+        assert_eq!([start(one).await, start(two).await], ["HTTP/1.1 200"; 2]);
     }
 }
