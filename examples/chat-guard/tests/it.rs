@@ -221,7 +221,7 @@ async fn a_chat_without_its_redis_goes_on_and_known_mutes_hold() {
     let answer = admin(&server, "GET", "mutes/mallory", "").await;
     assert!(answer.problem(503).ends_with("#temporary-reduced-capacity"));
     for (method, body, what) in [
-        ("PUT", r#"{"for": "1h"}"#, "Nothing was changed"),
+        ("PUT", r#"{"for": "1h"}"#, "may have made it"),
         ("DELETE", "", "It is lifted on this server"),
     ] {
         let answer = admin(&server, method, "mutes/mallory", body).await;

@@ -200,8 +200,7 @@ async fn change(
 ) -> Result<Json<Value>, Problem> {
     let name = name.ok().map(|Path(name)| name).filter(|name| fleet.set().has(name));
     let name = name.ok_or_else(unknown_policy)?;
-    let edit = |changes: Option<Changes>| {
-        let mut changes = changes.unwrap_or_default();
+    let edit = |mut changes: Changes| {
         match quotas {
             Some(quotas) => changes.insert(name, quotas),
             None => changes.remove(&name),

@@ -61,7 +61,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
             tracing::info!("windows, stock and orders are kept in this process");
             let terms = terms(&args, Opening::start(&args, None).await?);
             let stock = Stock::Memory(MemoryStock::new(&args.stock, terms.clone()));
-            let fleet = SharedPolicies::here(limits);
+            let fleet = SharedPolicies::new(limits, Default::default(), None);
             apps(&args, fleet, stock, terms, MemoryStore::new())?
         }
     };
@@ -106,7 +106,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
             error => error.into(),
         }
     })?;
-    let fleet = SharedPolicies::in_redis(limits, commands.clone(), prefix);
+    let fleet = SharedPolicies::new(limits, Default::default(), Some((commands.clone(), prefix)));
     fleet.look().await.map_err(unusable)?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
     apps(args, fleet, Stock::Redis(stock), terms, redis.store)

@@ -83,7 +83,7 @@ pub(crate) struct Args {
     pub(crate) hold: Duration,
 
     /// Messages that may wait at one time, of which each institution has an equal share. Each keeps its
-    /// connection, so with --hold they must be fewer than --max-connections.
+    /// connection, so no more than half as many as connections wait.
     #[arg(long, value_name = "COUNT", default_value = "1000",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) hold_messages: u32,
@@ -91,7 +91,7 @@ pub(crate) struct Args {
     /// How far limits may be lowered, in percent of what is configured; 100 never lowers any. While more than
     /// 5 % of the downstream's results are failures or later than 500 ms, the limits of all institutions are
     /// lowered by three tenths every four seconds. Else they rise by a twentieth of the configured ones every
-    /// two, or after a minute without results. A message that the downstream does not take within 5 s has failed. Each server
+    /// two, or after a minute with fewer than five results. A message that the downstream does not take within 5 s has failed. Each server
     /// follows what it sees itself.
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = percent())]
     pub(crate) adapt_floor: u32,

@@ -22,8 +22,8 @@ const SUFFERS: u64 = 5;
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How many results it takes for a decision of the controller.
 const LEAST_RESULTS: u64 = 5;
-/// After how many looks without a new result the limits rise.
-const QUIET: u32 = 30;
+/// How many looks the controller waits for them. Then the limits rise.
+const PATIENT_LOOKS: u32 = 30;
 /// What an increase adds to what is left of the thresholds, in percent.
 const INCREASE: u32 = 5;
 
@@ -64,7 +64,7 @@ impl Downstream {
     pub(crate) fn set(&self, latency: Option<Duration>, errors: Option<u64>) {
         let state = &mut *lock(&self.0);
         state.latency = latency.unwrap_or(state.latency);
-        state.errors = errors.unwrap_or(state.errors);
+        state.errors = errors.unwrap_or(state.errors).min(100);
     }
 
     /// Hands a message over, and returns whether it will be sent. Waits no longer than [`PATIENCE`].
@@ -109,7 +109,7 @@ impl Downstream {
     /// Additive increase, multiplicative decrease, as TCP does (RFC 5681): quick to make room, slow to
     /// take it back, so that servers that share a downstream settle beside each other.
     pub(crate) async fn control(&self, levels: &Levels, floor: u32) {
-        let mut controller = Controller { floor, left: 100, settles: false, seen: 0, quiet: 0 };
+        let mut controller = Controller { floor, left: 100, settles: false, waited: 0 };
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -130,29 +130,25 @@ struct Controller {
     left: u32,
     /// The next results may be of messages from before the last decrease.
     settles: bool,
-    /// How many results the last look has left.
-    seen: u64,
-    /// How many looks have found no new result.
-    quiet: u32,
+    /// How many looks have found too few results.
+    waited: u32,
 }
 
 impl Controller {
     /// Decides what is left, and takes the results. Without enough of them it waits for more.
     fn look(&mut self, recent: &mut Results) {
         let settles = std::mem::take(&mut self.settles);
-        self.quiet = if recent.results == self.seen { self.quiet + 1 } else { 0 };
-        self.seen = recent.results;
+        let are_few = recent.results < LEAST_RESULTS;
         // A limit below what each message needs lets nothing through that could say that all is well again.
-        if self.quiet >= QUIET {
-            *recent = Results::default();
-        } else if !settles && recent.results < LEAST_RESULTS {
+        if !settles && are_few && self.waited < PATIENT_LOOKS {
+            self.waited += 1;
             return;
         }
         let Results { results, failed, slow } = std::mem::take(recent);
-        self.seen = 0;
+        self.waited = 0;
         if settles {
             // They are used up.
-        } else if (failed + slow) * 100 > SUFFERS * results {
+        } else if !are_few && (failed + slow) * 100 > SUFFERS * results {
             let left = (self.left * 7 / 10).max(self.floor).min(self.left);
             self.settles = left < self.left;
             self.left = left;
@@ -176,8 +172,7 @@ mod tests {
     #[test]
     fn failures_and_slow_results_count_together() {
         for (failed, slow, left) in [(4, 4, 70), (0, 6, 70), (6, 0, 70), (2, 3, 100)] {
-            let mut controller =
-                Controller { floor: 10, left: 100, settles: false, seen: 0, quiet: 0 };
+            let mut controller = Controller { floor: 10, left: 100, settles: false, waited: 0 };
             controller.look(&mut Results { results: 100, failed, slow });
             assert_eq!(controller.left, left, "{failed} failed, {slow} slow");
         }

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::alerts::Refusals;
 use crate::bucket::Bucket;
 use crate::downstream::Downstream;
-use crate::levels::{Levels, Limit, Unknown};
+use crate::levels::{Levels, Unknown};
 use crate::message::Message;
 
 /// When to try again what the downstream, or Redis, did not take.
@@ -88,18 +88,10 @@ impl Gateway {
             (self.policies.set(), message.parts, &message.institution);
         let logs = levels.logs(message).map_err(unknown)?;
         let most = self.bucket.quota.limit();
-        let too_few = |logs: &[(Limit, String)]| {
-            let limits = logs.iter().map(|(Limit { name, most, .. }, _)| (*name, *most));
-            limits.chain([("global", most)]).find(|(_, most)| parts > *most)
-        };
-        if let Some(limit) = too_few(&logs) {
-            return Err(too_long(parts, limit));
+        if parts > most {
+            return Err(too_long(parts, "global", most));
         }
-        // What changes meanwhile counts. The message of a member that is removed is refused when it would be sent.
-        let logs = || {
-            let logs = levels.logs(message).unwrap_or_else(|_| logs.clone());
-            logs.into_iter().map(|(limit, key)| (limit.policy, key, parts))
-        };
+        let logs = || logs.iter().map(|(limit, key)| (&limit.policy, key.as_str(), parts));
         // No institution takes the places of the others. Without one a message is refused at once, but
         // overtakes none that waits.
         let share = (self.hold_messages / levels.institutions()).max(1);
@@ -118,25 +110,8 @@ impl Gateway {
                 return Err(unavailable(SOON, "The server stops. Send the message again."));
             }
         };
-        let admitted = admitted.map_err(|error| {
-            // An operator may have changed that meanwhile.
-            if let WaitError::Store(StoreError::CostAboveLimit { .. }) = error
-                && let Some(limit) = levels.logs(message).ok().and_then(|logs| too_few(&logs))
-            {
-                return too_long(parts, limit);
-            }
-            match &error {
-                WaitError::Denied(denied) => {
-                    self.refusals.count(institution, &denied.violated().collect::<Vec<_>>());
-                }
-                // The controller lowers those of institutions.
-                WaitError::Store(StoreError::CostAboveLimit { .. }) => {
-                    self.refusals.count(institution, &["institution"]);
-                }
-                _ => {}
-            }
-            refused(error)
-        })?;
+        let admitted = admitted.map_err(|error| self.refused(message, error))?;
+        // The message of a member that has been removed meanwhile is refused.
         let refusal = if let Err(removed) = levels.logs(message) {
             unknown(removed)
         } else if let Err(wait) = self.bucket.take(institution, levels.institutions(), parts) {
@@ -154,6 +129,32 @@ impl Gateway {
             });
         }
         Err(refusal)
+    }
+
+    /// Counts a message that the levels do not admit, and returns the answer.
+    fn refused(&self, message: &Message, error: WaitError) -> Response {
+        let (wait, Message { institution, parts, .. }) =
+            (error.retry_after().unwrap_or(SOON), message);
+        let rejection = match error {
+            WaitError::Denied(denied) => {
+                self.refusals.count(institution, &denied.violated().collect::<Vec<_>>());
+                Rejection::Denied(denied)
+            }
+            WaitError::Store(StoreError::CostAboveLimit { .. }) => {
+                let logs = self.policies.set().logs(message).unwrap_or_default();
+                if let Some((limit, _)) = logs.iter().find(|(limit, _)| *parts > limit.most) {
+                    return too_long(*parts, limit.policy.get().name(), limit.most);
+                }
+                // The controller lowers those of institutions.
+                self.refusals.count(institution, &["institution"]);
+                return unavailable(A_WHILE, "So many parts do not fit while limits are lowered.");
+            }
+            WaitError::Store(error) => Rejection::StoreFailed(error),
+            _ => return unavailable(wait, "Too many messages wait for room."),
+        };
+        let mut response = rejection.to_response().map(Body::from);
+        insert_retry_after(response.headers_mut(), wait);
+        response
     }
 
     /// Returns how many messages of each institution wait or are being decided on.
@@ -177,7 +178,7 @@ fn unknown(Unknown(level): Unknown) -> Response {
 }
 
 /// Of a text that no wait makes fit.
-fn too_long(parts: u32, (level, most): (&str, u32)) -> Response {
+fn too_long(parts: u32, level: &str, most: u32) -> Response {
     let title = "The text has more parts than can ever be sent at once";
     Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "text-too-long", title)
         .member("level", level)
@@ -185,19 +186,4 @@ fn too_long(parts: u32, (level, most): (&str, u32)) -> Response {
         .member("most", most)
         .detail(format!("It has {parts} parts, and {level} admits {most} in a window."))
         .into_response()
-}
-
-fn refused(error: WaitError) -> Response {
-    let wait = error.retry_after().unwrap_or(SOON);
-    let rejection = match error {
-        WaitError::Denied(denied) => Rejection::Denied(denied),
-        WaitError::Store(StoreError::CostAboveLimit { .. }) => {
-            return unavailable(A_WHILE, "So many parts do not fit while limits are lowered.");
-        }
-        WaitError::Store(error) => Rejection::StoreFailed(error),
-        _ => return unavailable(wait, "Too many messages wait for room."),
-    };
-    let mut response = rejection.to_response().map(Body::from);
-    insert_retry_after(response.headers_mut(), wait);
-    response
 }

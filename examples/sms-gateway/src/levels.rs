@@ -1,13 +1,11 @@
 //! [`Levels`]: the policies that messages are held to, made from a [`Document`] and lowered by the controller.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use example_support::policies::PolicySet;
-use serde::de::{Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
 use crate::message::Message;
@@ -29,39 +27,10 @@ const KEPT: Duration = Duration::from_secs(60);
 pub(crate) struct Document {
     /// What one institution may take of each limit that institutions share, in percent.
     pub(crate) institution_share: u32,
-    #[serde(deserialize_with = "once")]
     pub(crate) institutions: BTreeMap<String, String>,
-    #[serde(deserialize_with = "once")]
     pub(crate) channels: BTreeMap<String, String>,
-    #[serde(deserialize_with = "once")]
     pub(crate) destinations: BTreeMap<String, String>,
     pub(crate) receiver: String,
-}
-
-/// Reads a list, and refuses a name that is there twice.
-fn once<'de, D: Deserializer<'de>>(list: D) -> Result<BTreeMap<String, String>, D::Error> {
-    struct Once;
-
-    impl<'de> Visitor<'de> for Once {
-        type Value = BTreeMap<String, String>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object of limits")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut limits = Self::Value::new();
-            while let Some((name, limit)) = list.next_entry()? {
-                if limits.contains_key(&name) {
-                    return Err(A::Error::custom(format_args!("{name:?} is there twice")));
-                }
-                limits.insert(name, limit);
-            }
-            Ok(limits)
-        }
-    }
-
-    list.deserialize_map(Once)
 }
 
 /// What is wrong with a document.
@@ -77,7 +46,7 @@ type Members = BTreeMap<String, Policy>;
 
 impl Document {
     /// Reads the limits of each level. That of the receivers has the name "".
-    fn read(&self) -> Result<[Members; 4], DocumentError> {
+    pub(crate) fn read(&self) -> Result<[Members; 4], DocumentError> {
         if !(1..=100).contains(&self.institution_share) {
             return wrong("institution_share", "it must be from 1 to 100 percent");
         }
@@ -142,8 +111,6 @@ fn is_prefix(name: &str) -> bool {
 /// What a message is held to by one log.
 #[derive(Clone)]
 pub(crate) struct Limit {
-    /// The name of the policy.
-    pub(crate) name: &'static str,
     pub(crate) policy: PolicyHandle,
     /// How many parts fit if nothing lowers it.
     pub(crate) most: u32,
@@ -155,7 +122,7 @@ type Limits = BTreeMap<String, Limit>;
 pub(crate) struct Levels(RwLock<Live>);
 
 struct Live {
-    document: Document,
+    institution_share: u32,
     levels: [Members; 4],
     /// What the controller leaves of the institutions' limits, in percent.
     left: u32,
@@ -171,10 +138,10 @@ pub(crate) struct Unknown(pub(crate) &'static str);
 
 impl Levels {
     /// Puts a document in force.
-    pub(crate) fn new(document: Document) -> Result<Self, DocumentError> {
-        let levels = document.read()?;
+    pub(crate) fn new(document: &Document) -> Result<Self, DocumentError> {
+        let (levels, institution_share) = (document.read()?, document.institution_share);
         let [all, shares] = [(); 2].map(|()| [const { Limits::new() }; 4]);
-        let mut live = Live { document, levels, left: 100, all, shares };
+        let mut live = Live { institution_share, levels, left: 100, all, shares };
         live.make();
         Ok(Self(RwLock::new(live)))
     }
@@ -205,10 +172,6 @@ impl Levels {
     /// Returns how many institutions there are.
     pub(crate) fn institutions(&self) -> usize {
         self.live().all[0].len()
-    }
-
-    pub(crate) fn document(&self) -> Document {
-        self.live().document.clone()
     }
 
     /// Returns what the controller leaves of the institutions' limits, in percent.
@@ -242,7 +205,8 @@ impl PolicySet for Levels {
 
     fn apply(&self, document: &Document) -> Result<(), DocumentError> {
         let levels = document.read()?;
-        self.change(|live| (live.document, live.levels) = (document.clone(), levels));
+        let share = document.institution_share;
+        self.change(|live| (live.institution_share, live.levels) = (share, levels));
         Ok(())
     }
 }
@@ -250,7 +214,7 @@ impl PolicySet for Levels {
 impl Live {
     /// Makes the policies of the document.
     fn make(&mut self) {
-        let share = self.document.institution_share;
+        let share = self.institution_share;
         for (level, members) in self.levels.iter().enumerate() {
             let left = if level == 0 { self.left } else { 100 };
             self.all[level] = limits(LEVELS[level], members, 100, left, &self.all[level]);
@@ -277,7 +241,7 @@ fn limits(name: &'static str, members: &Members, share: u32, left: u32, before: 
             .map(|limit| limit.policy.clone())
             .filter(|handle| *handle.get() == policy || handle.set(policy.clone()).is_ok());
         let policy = handle.unwrap_or_else(|| PolicyHandle::new(policy));
-        (member.clone(), Limit { name, policy, most })
+        (member.clone(), Limit { policy, most })
     };
     members.iter().map(limit).collect()
 }

@@ -38,7 +38,7 @@ use crate::args::Args;
 use crate::bucket::Bucket;
 use crate::downstream::Downstream;
 use crate::gateway::Gateway;
-use crate::levels::Levels;
+use crate::levels::{Document, Levels};
 
 /// The policies without `--policies`.
 const POLICIES: &str = include_str!("../policies.json");
@@ -50,24 +50,17 @@ async fn main() -> ExitCode {
 
 async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?.patience(args.hold + PATIENCE);
-    let connections = server.max_connections;
-    if !args.hold.is_zero() && args.hold_messages as usize >= connections {
-        let hint = "hint: raise --max-connections, or `ulimit -Hn`, or lower --hold-messages";
-        return Err(format!(
-            "--hold-messages must be below the {connections} connections that may be open\n{hint}"
-        )
-        .into());
-    }
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
-    let levels = match &args.policies {
-        None => Levels::new(serde_json::from_str(POLICIES)?)?,
+    let document = match &args.policies {
+        None => serde_json::from_str(POLICIES)?,
         Some(file) => configured(file).map_err(|error| {
             let file = file.display();
             format!("can't use the policies of {file}: {error}\nhint: --help shows such a file")
         })?,
     };
-    let (clients, operator, gateway) = apps(args, levels, server.stopping(), &webhook).await?;
+    let (clients, operator, gateway) =
+        apps(args, document, server.max_connections, server.stopping(), &webhook).await?;
 
     serve(server, clients, admin, operator, Router::new()).await?;
     gateway.finish().await;
@@ -77,23 +70,27 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// Reads the file of `--policies`.
-fn configured(file: &Path) -> Result<Levels, Box<dyn Error>> {
-    Ok(Levels::new(serde_json::from_slice(&std::fs::read(file)?)?)?)
+fn configured(file: &Path) -> Result<Document, Box<dyn Error>> {
+    let document: Document = serde_json::from_slice(&std::fs::read(file)?)?;
+    document.read()?;
+    Ok(document)
 }
 
 /// Opens the stores, puts the apps of the clients and of the operator together, and spawns the tasks that
 /// run beside the requests.
 async fn apps(
     args: Args,
-    levels: Levels,
+    document: Document,
+    connections: usize,
     stopping: watch::Receiver<bool>,
     webhook: &Webhook,
 ) -> Result<(Router, Router, Arc<Gateway>), Box<dyn Error>> {
+    let levels = Levels::new(&document)?;
     let (limiter, policies) = match args.redis.connect().await? {
         Some(redis) => {
             tracing::info!(addresses = %redis.addresses, "windows and policies are kept in Redis");
-            let policies =
-                SharedPolicies::in_redis(levels, redis.store.commands(), &args.redis.prefix);
+            let shared = Some((redis.store.commands(), &*args.redis.prefix));
+            let policies = SharedPolicies::new(levels, document, shared);
             policies.look().await.map_err(|source| redis.unusable(source))?;
             (Limiter::new(Quota::per_second(1), redis.store), policies)
         }
@@ -102,14 +99,14 @@ async fn apps(
             // Two logs of an hour for each message to another receiver: 500 messages a second. Up to 1 GB.
             let store = MemoryStore::with_capacity(4_000_000);
             let limiter = Limiter::new(Quota::per_second(1), store);
-            (limiter, SharedPolicies::here(levels))
+            (limiter, SharedPolicies::new(levels, document, None))
         }
     };
-    let hold_messages = args.hold_messages as usize;
+    let hold_messages = (args.hold_messages as usize).min(connections / 2);
     let gateway = Arc::new(Gateway {
         limiter: limiter.failure_policy(args.on_failure).max_waiters(hold_messages),
         policies,
-        bucket: Bucket::new(args.global)?,
+        bucket: Bucket::new(args.global),
         downstream: Downstream::new(),
         refusals: Refusals::new(args.bound),
         hold: args.hold,

@@ -3,7 +3,6 @@
 use axum::http::StatusCode;
 use example_support::problem::{Problem, WholeBody};
 use serde::Deserialize;
-use serde_json::error::Category;
 
 /// The most characters of a text: ten parts that handsets join.
 const LONGEST_TEXT: usize = 1600;
@@ -24,10 +23,7 @@ pub(crate) struct Message {
 impl Message {
     pub(crate) fn read(body: &WholeBody) -> Result<Self, Problem> {
         let mut message: Self = body.object().map_err(|error| {
-            if error.classify() != Category::Data {
-                return unreadable(format!("The body is not JSON: {error}."));
-            }
-            bad(format!(
+            unreadable(format!(
                 "The body must be a JSON object with the texts institution, channel, to and text, \
                  each once: {error}."
             ))

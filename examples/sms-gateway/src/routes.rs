@@ -52,9 +52,8 @@ pub(crate) fn operator(gateway: Arc<Gateway>) -> Router {
 }
 
 async fn policies(State(gateway): Shared) -> Json<Value> {
-    let Present { version, is_stale, .. } = gateway.policies.present().await;
-    let policies = gateway.policies.set().document();
-    Json(json!({ "version": version, "stale": is_stale, "policies": policies }))
+    let Present { version, document, is_stale, .. } = gateway.policies.present().await;
+    Json(json!({ "version": version, "stale": is_stale, "policies": document }))
 }
 
 /// What replaces the document, as GET shows it.
@@ -95,8 +94,7 @@ async fn change(
     target: Target,
     limit: Option<String>,
 ) -> Result<Json<Value>, Problem> {
-    let edit = |_| {
-        let mut document = gateway.policies.set().document();
+    let edit = |mut document: Document| {
         if target.is_ok_and(|Path(target)| document.change(&target, limit)) {
             return Ok(document);
         }
@@ -111,12 +109,9 @@ async fn change(
 }
 
 fn bad_document(error: DocumentError) -> Problem {
-    bad(format!("Nothing was changed: {error}."))
-}
-
-fn bad(detail: String) -> Problem {
     let title = "The request can be read, but its value can't be used";
-    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-value", title).detail(detail)
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "bad-value", title)
+        .detail(format!("Nothing was changed: {error}."))
 }
 
 async fn state(State(gateway): Shared) -> Json<Value> {
@@ -141,9 +136,6 @@ struct Knobs {
 async fn set_downstream(State(gateway): Shared, body: WholeBody) -> Result<StatusCode, Problem> {
     let Knobs { latency_ms, errors } =
         body.object().map_err(|error| unreadable(format!("{error}.")))?;
-    if errors.is_some_and(|errors| errors > 100) {
-        return Err(bad("errors: it must be from 0 to 100 percent.".to_owned()));
-    }
     gateway.downstream.set(latency_ms.map(Duration::from_millis), errors);
     Ok(StatusCode::NO_CONTENT)
 }
