@@ -7,7 +7,7 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
-use example_support::admin::{PageQuery, no_page, page};
+use example_support::admin::{PageQuery, page};
 use example_support::flags::penalty_length;
 use example_support::problem::{Problem, WholeBody, whole_seconds};
 use serde::Deserialize;
@@ -34,8 +34,7 @@ async fn list(
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let (cursor, limit) = PageQuery::read(query)?;
-    let mutes = monitor.mutes(cursor, limit).await;
-    let (mutes, next) = mutes.map_err(|error| no_page(error, "/admin/mutes/{user}"))?;
+    let (mutes, next) = monitor.mutes(cursor, limit).await?;
     let row = |(user, mute): &(Key, Mute)| shown(&String::from_utf8_lossy(user.as_bytes()), mute);
     Ok(page("mutes", mutes.iter().map(row).collect(), next))
 }
@@ -93,7 +92,7 @@ async fn lift(
         tracing::info!("{audit}");
         tracing::debug!(?user, "{audit}");
     }
-    lifted.map(|_| StatusCode::NO_CONTENT).map_err(Problem::of_unconfirmed_lift)
+    lifted.map(|_| StatusCode::NO_CONTENT).map_err(Problem::of_unconfirmed_change)
 }
 
 fn bad_mute(why: &dyn Display) -> Problem {

@@ -19,7 +19,7 @@ use crate::live;
 use crate::names::UserId;
 use crate::policies::{Changes, Fleet, USER, shown};
 use crate::routes::{PathText, Shop};
-use example_support::admin::{PageQuery, no_page, page};
+use example_support::admin::{PageQuery, page};
 use example_support::flags::penalty_length;
 use example_support::problem::{Problem, WholeBody, whole_seconds};
 
@@ -80,8 +80,7 @@ async fn list(
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let (cursor, limit) = PageQuery::read(query)?;
-    let BanPage { bans, next, .. } =
-        bans.page(cursor, limit).await.map_err(|error| no_page(error, "/admin/bans/{user}"))?;
+    let BanPage { bans, next, .. } = bans.page(cursor, limit).await?;
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
     let listed = bans.iter().map(|(key, ban)| shown_ban(&user(key), ban)).collect();
     Ok(page("bans", listed, next))
@@ -124,7 +123,7 @@ async fn lift(
     path: PathText,
 ) -> Result<StatusCode, Problem> {
     let lifted = bans.lift(user(path)?.as_str()).await;
-    match lifted.map_err(Problem::of_unconfirmed_lift)? {
+    match lifted.map_err(Problem::of_unconfirmed_change)? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(not_banned()),
     }

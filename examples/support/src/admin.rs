@@ -16,7 +16,7 @@ use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use subtle::ConstantTimeEq;
-use tower_sliding_window::{Key, KeyExtractor, StoreError, key};
+use tower_sliding_window::{Key, KeyExtractor, key};
 
 use crate::logs::Throttle;
 use crate::problem::{Problem, with_fallbacks};
@@ -66,7 +66,7 @@ impl Admin {
     /// With the feature `metrics` it has `GET /metrics`, in the text format of Prometheus.
     pub async fn bind(flags: &AdminFlags, clients: &Server) -> Result<Option<Self>, AdminError> {
         let Some(listen) = flags.admin else { return Ok(None) };
-        let token = checked(flags.admin_token.as_deref().ok_or(AdminError::NoToken)?)?;
+        let token = checked(flags.admin_token.as_deref().unwrap_or_default())?;
         #[cfg(feature = "metrics")]
         let routes = metrics()?;
         #[cfg(not(feature = "metrics"))]
@@ -117,9 +117,7 @@ async fn with_token(State(token): State<Arc<str>>, request: Request, next: Next)
     if is_admin.extract(&parts).is_ok() {
         return next.run(Request::from_parts(parts, body)).await;
     }
-    REFUSED.log(|times| {
-        tracing::warn!(times, "audit: refused a request without the token");
-    });
+    REFUSED.log(|times| tracing::warn!(times, "audit: refused a request without the token"));
     let title = "The request does not carry the token";
     let problem = Problem::new(StatusCode::UNAUTHORIZED, "no-token", title)
         .detail("Send `Authorization: Bearer TOKEN`, with the token the server was started with.");
@@ -139,14 +137,8 @@ pub fn checked(token: &str) -> Result<Arc<str>, AdminError> {
 #[expect(missing_docs, reason = "the messages say it")]
 pub enum AdminError {
     #[error(
-        "--admin needs a token\n\
-         hint: set the variable that --help shows for --admin-token, to what `openssl rand -hex 32` \
-         prints for instance"
-    )]
-    NoToken,
-    #[error(
-        "the token is not 16 to 256 characters of A-Z a-z 0-9 - . _ ~ + / =\n\
-         hint: take what `openssl rand -hex 32` prints"
+        "the token is missing, or not 16 to 256 characters of A-Z a-z 0-9 - . _ ~ + / =\n\
+         hint: set the variable that --help shows for --admin-token, to what `openssl rand -hex 32` prints"
     )]
     Token,
     #[error(transparent)]
@@ -173,9 +165,8 @@ fn metrics() -> Result<Router, metrics_exporter_prometheus::BuildError> {
     let upkeep = handle.clone();
     // What was measured is put into its buckets now and then, also if no one reads it.
     tokio::spawn(async move {
-        let mut ticks = tokio::time::interval(std::time::Duration::from_secs(5));
         loop {
-            ticks.tick().await;
+            tokio::time::sleep(std::time::Duration::from_secs(5)).await;
             upkeep.run_upkeep();
         }
     });
@@ -202,35 +193,17 @@ impl PageQuery {
     /// Returns where the page begins, and about how many rows it is to have: up to a thousand, and a
     /// hundred unless the query says it. Or a 400 if it names no page.
     pub fn read(query: Result<Query<Self>, QueryRejection>) -> Result<(u64, usize), Problem> {
-        let page =
-            query.map_err(|why| why.body_text()).and_then(|Query(Self { cursor, limit })| {
-                let is_in_range = (1..=1000).contains(&limit);
-                is_in_range.then_some((cursor, limit)).ok_or("the limit is out of range".to_owned())
-            });
-        page.map_err(|why| {
-            let title = "The query names no page of the list";
-            Problem::new(StatusCode::BAD_REQUEST, "bad-page", title).detail(format!(
-                "It may be `limit`, from 1 to 1000, and `cursor`, the `next` of the page before: {why}."
-            ))
-        })
+        if let Ok(Query(Self { cursor, limit: limit @ 1..=1000 })) = query {
+            return Ok((cursor, limit));
+        }
+        let title = "The query names no page of the list";
+        Err(Problem::new(StatusCode::BAD_REQUEST, "bad-page", title).detail(
+            "It may be `limit`, from 1 to 1000, and `cursor`, the `next` of the page before.",
+        ))
     }
 }
 
 /// Returns a page of the list `name`, with the cursor of the next page if there is one.
 pub fn page(name: &str, rows: Vec<Value>, next: Option<u64>) -> Json<Value> {
-    let mut page = json!({ name: rows });
-    if let Some(next) = next {
-        page["next"] = next.to_string().into();
-    }
-    Json(page)
-}
-
-/// Says that this store has no list, if that is the error. `instead` is the route for one user.
-pub fn no_page(error: StoreError, instead: &str) -> Problem {
-    if !matches!(error, StoreError::Unsupported { .. }) {
-        return error.into();
-    }
-    let title = "A Redis Cluster has no list of all users";
-    Problem::new(StatusCode::NOT_IMPLEMENTED, "no-list", title)
-        .detail(format!("Ask for one user: GET {instead}."))
+    Json(json!({ name: rows, "next": next.map(|cursor| cursor.to_string()) }))
 }

@@ -7,8 +7,9 @@ use ::redis::cmd;
 use axum::http::StatusCode;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::sync::Mutex;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 use tower_sliding_window::{RedisCommands, RedisScript, StoreError};
 
 use crate::problem::Problem;
@@ -58,23 +59,6 @@ pub struct Present<D> {
     pub is_stale: bool,
 }
 
-impl<D> Present<D> {
-    /// Returns it for a change of a part, which keeps the rest. A 409 if the document in Redis can't be used: its rest
-    /// is not known here.
-    fn changeable(self) -> Result<Self, Problem> {
-        if self.version == self.version_of_document {
-            return Ok(self);
-        }
-        let title = "This server can't use the policies that are in Redis";
-        Err(Problem::new(StatusCode::CONFLICT, "policies-not-read", title)
-            .member("version", self.version)
-            .detail(
-                "Nothing was changed. Change them at a newer server. If none runs, delete PREFIX:policies in Redis, or \
-                 at sms-gateway replace all of them by PUT /policies.",
-            ))
-    }
-}
-
 impl<S: PolicySet> SharedPolicies<S> {
     /// Begins with a document that is in force. It is shared by the servers with one Redis and one prefix, or lasts as
     /// long as this server. Call [`SharedPolicies::look`] before the first request, and spawn [`SharedPolicies::follow`].
@@ -102,10 +86,8 @@ impl<S: PolicySet> SharedPolicies<S> {
 
     /// Looks for a new version once a second, for ever. Returns at once without Redis.
     pub async fn follow(&self) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while self.redis.is_some() {
-            looks.tick().await;
+            sleep(LOOK).await;
             // That it fails is logged.
             let _ = self.look().await;
         }
@@ -134,17 +116,16 @@ impl<S: PolicySet> SharedPolicies<S> {
     ) -> Result<(), StoreError> {
         let (found, text) = redis.read().await?;
         // A Redis that can't write, such as one that can't save its data, is read all the same.
-        let _ = redis.renew().await;
+        let mut renew = cmd("PEXPIRE");
+        let _ = redis.commands.query::<()>(renew.arg(&redis.key).arg(TTL_MS)).await;
         let version = state.version_of_document;
-        if found == state.version {
-        } else if found < version {
+        if found < version {
             // Lost, or a server that had not seen the newest policies has put older ones there. If another server was
             // faster, the next look shows what it has put there.
-            if redis.put(found, version, &json(&state.document)?).await?.0 {
+            if redis.put(found, version, &state.document).await?.0 {
                 tracing::warn!(version, "Redis had lost the policies: it has them again");
-                state.version = version;
             }
-        } else {
+        } else if found != state.version {
             state.version = found;
             match serde_json::from_slice(&text) {
                 _ if found == 0 => {}
@@ -165,7 +146,14 @@ impl<S: PolicySet> SharedPolicies<S> {
     ) -> Result<u64, Problem> {
         let unchanged = "Nothing was changed: Redis does not answer, or refuses it.";
         self.look().await.map_err(|error| Problem::from(error).detail(unchanged))?;
-        let present = self.present().await.changeable()?;
+        let present = self.present().await;
+        if present.is_stale {
+            let title = "This server can't use the policies that are in Redis";
+            return Err(Problem::new(StatusCode::CONFLICT, "policies-not-read", title).detail(
+                "Nothing was changed. Change them at a newer server. If none runs, delete PREFIX:policies in Redis, or \
+                 at sms-gateway replace all of them by PUT /policies.",
+            ));
+        }
         let document = edit(present.document)?;
         self.put(document, version.unwrap_or(present.version), bad).await
     }
@@ -179,7 +167,6 @@ impl<S: PolicySet> SharedPolicies<S> {
         bad: impl FnOnce(S::Error) -> Problem,
     ) -> Result<u64, Problem> {
         self.set.check(&document).map_err(bad)?;
-        let text = json(&document)?;
         let mut state = self.state.lock().await;
         // One that no other document has had: after a failover Redis may forget some.
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -187,7 +174,7 @@ impl<S: PolicySet> SharedPolicies<S> {
         let present = state.version;
         let (is_replaced, present) = match &self.redis {
             Some(redis) => {
-                let put = redis.put(expected, version, &text).await;
+                let put = redis.put(expected, version, &document).await;
                 put.map_err(Problem::of_unconfirmed_change)?
             }
             None => (present == expected, present),
@@ -217,11 +204,6 @@ fn not_usable(version: u64, error: &dyn Display) {
     tracing::error!(version, ?error, "policies in Redis can't be used: the old ones stay");
 }
 
-fn json(document: &impl Serialize) -> Result<String, StoreError> {
-    let wrong = |error: serde_json::Error| StoreError::Protocol { message: error.to_string() };
-    serde_json::to_string(document).map_err(wrong)
-}
-
 /// The HASH with the document.
 struct Hash {
     commands: RedisCommands,
@@ -238,21 +220,15 @@ impl Hash {
         Ok((version.unwrap_or(0), text.unwrap_or_default()))
     }
 
-    /// Has the document kept for as long again.
-    async fn renew(&self) -> Result<(), StoreError> {
-        self.commands.query(cmd("PEXPIRE").arg(&self.key).arg(TTL_MS)).await
-    }
-
     /// Returns whether the document was replaced, and the version that it has now.
     async fn put(
         &self,
         expected: u64,
         version: u64,
-        text: &str,
+        document: &impl Serialize,
     ) -> Result<(bool, u64), StoreError> {
-        let [expected, version, ttl] = [expected, version, TTL_MS].map(|it| it.to_string());
-        let arguments = [&expected, &version, text, &ttl];
-        self.commands.script(&self.put, &self.key, &arguments).await
+        let arguments = (expected, version, json!(document).to_string(), TTL_MS);
+        self.commands.script(&self.put, &self.key, arguments).await
     }
 }
 
@@ -313,13 +289,13 @@ mod tests {
             redis.run::<()>(&hset).await;
             server.look().await.unwrap();
             assert_eq!(limit(&server), 7, "{document}");
-            let present = server.present().await;
-            assert!(present.is_stale && present.changeable().is_err(), "{document}");
+            assert!(server.present().await.is_stale, "{document}");
+            let refused = server.change(None, Ok, bad).await.unwrap_err();
+            assert_eq!(refused.status(), StatusCode::CONFLICT, "what it would keep is not known");
             // No operator was faster than the one who replaces it.
             version = server.put(7, server.present().await.version, bad).await.unwrap();
             assert!(version > newer);
-            let present = server.present().await;
-            assert!(!present.is_stale && present.changeable().is_ok());
+            assert!(!server.present().await.is_stale);
         }
     }
 
@@ -331,6 +307,9 @@ mod tests {
         redis.run::<()>(&["PEXPIRE", "shop:policies", "60000"]).await;
         one.look().await.unwrap();
         assert!(redis.run::<u64>(&["PTTL", "shop:policies"]).await > 60_000);
+        *lock(&one.set().0) = 8;
+        one.look().await.unwrap();
+        assert_eq!(limit(&one), 8, "nothing is new, and put in force again");
         redis.cannot_save().await;
         assert_eq!(limit(&server(&redis).await), 7);
     }

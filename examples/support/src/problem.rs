@@ -65,14 +65,7 @@ impl Problem {
     /// Creates the 503 for an operator's change that Redis did not confirm.
     pub fn of_unconfirmed_change(error: StoreError) -> Self {
         Self::from(error).detail(
-            "Redis did not confirm the change, and may have made it. Look at it when Redis answers again.",
-        )
-    }
-
-    /// Creates the 503 for a ban or a mute that was lifted here, and maybe not in Redis.
-    pub fn of_unconfirmed_lift(error: StoreError) -> Self {
-        Self::from(error).detail(
-            "It is lifted on this server, and may be on the others. Lift it again when Redis answers again.",
+            "Redis did not confirm the change, and may have made it. Repeat it when Redis answers again.",
         )
     }
 
@@ -111,6 +104,9 @@ pub fn may_stand(error: &StoreError) -> bool {
 impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         static UNAVAILABLE: Throttle = Throttle::new();
+        if let StoreError::Unsupported { .. } = error {
+            return Self::plain(StatusCode::NOT_IMPLEMENTED).detail(error.to_string());
+        }
         let wait = error.retry_after().unwrap_or(Duration::from_secs(1));
         let refuses = matches!(error, StoreError::Refused { .. });
         let what = if refuses { "the store refuses" } else { "the store does not answer" };

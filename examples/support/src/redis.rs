@@ -34,9 +34,8 @@ impl RedisFlags {
         let servers = match (&self.redis[..], self.sentinel_master.as_deref()) {
             ([], _) => return Ok(None),
             (urls, Some(master)) => {
-                let (login, name) = master.rsplit_once('@').unwrap_or(("", master));
-                let none = login.is_empty().then_some(("", ""));
-                let login = login.split_once(':').or(none).ok_or(OpenError::Login)?;
+                let (login, name) = master.rsplit_once('@').unwrap_or((":", master));
+                let login = login.split_once(':').ok_or(OpenError::Login)?;
                 let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
                 RedisServers::sentinel(urls, name)
                     .map(|servers| servers.master_credentials(some(login.0), some(login.1)))
@@ -46,14 +45,10 @@ impl RedisFlags {
         };
         let builder =
             RedisStore::builder().prefix(&self.prefix).response_timeout(self.response_timeout);
-        let store = match servers {
-            Ok(servers) => builder.connect(servers).await.map_err(Into::into),
-            Err(error) => Err(error.into()),
-        };
-        match store {
-            Ok(store) => Ok(Some(Connected { store, addresses })),
-            Err(source) => Err(OpenError::Unusable { addresses, source }),
-        }
+        let unusable = |source| OpenError::Unusable { addresses: addresses.clone(), source };
+        let servers = servers.map_err(|error| unusable(error.into()))?;
+        let store = builder.connect(servers).await.map_err(|error| unusable(error.into()))?;
+        Ok(Some(Connected { store, addresses }))
     }
 }
 

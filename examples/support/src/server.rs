@@ -73,9 +73,8 @@ impl Server {
         listen: SocketAddr,
         flag: &'static str,
     ) -> Result<Self, ServerError> {
-        let (listener, address) = bind(listen, flag)?;
-        let (max_connections, stop) = (OPERATORS, self.stop.clone());
-        Ok(Self { listener, address, max_connections, patience: PATIENCE, stop })
+        let ((listener, address), stop) = (bind(listen, flag)?, self.stop.clone());
+        Ok(Self { listener, address, max_connections: OPERATORS, patience: PATIENCE, stop })
     }
 
     /// Prints where it listens, after a few words that say what for.
@@ -126,19 +125,13 @@ impl Server {
             let (mut is_open, patience) = (open.subscribe(), self.patience);
             tokio::spawn(async move {
                 let (_place, mut connection) = (place, pin!(connection));
-                let ended = tokio::select! {
-                    ended = connection.as_mut() => Ok(ended),
-                    _ = is_open.changed() => {
-                        connection.as_mut().graceful_shutdown();
-                        timeout(patience, connection).await
-                    }
-                };
-                match ended {
-                    Ok(Ok(())) => {}
-                    Ok(Err(error)) => tracing::debug!(%error, "a connection broke"),
-                    Err(_) => CUT_OFF.log(|times| {
-                        tracing::warn!(times, "connections did not end in time and are cut off");
-                    }),
+                // An error is a client that has gone.
+                tokio::select! {
+                    _ = connection.as_mut() => return,
+                    _ = is_open.changed() => connection.as_mut().graceful_shutdown(),
+                }
+                if timeout(patience, connection).await.is_err() {
+                    CUT_OFF.log(|times| tracing::warn!(times, "connections are cut off"));
                 }
             });
         }

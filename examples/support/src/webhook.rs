@@ -1,7 +1,6 @@
 //! [`Webhook`]: sends alerts to an HTTP server, and never holds up what causes them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
@@ -12,14 +11,14 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde::Serialize;
-use tokio::sync::mpsc::{self, Receiver, Sender};
-use tokio::sync::watch;
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::logs::Throttle;
 
-/// The alerts that wait to be sent. One more is only counted.
+/// The alerts that wait to be sent, or are being sent. One more is only counted.
 const KEPT: usize = 16;
 /// How often an alert is sent at most.
 const ATTEMPTS: u32 = 5;
@@ -69,9 +68,8 @@ pub struct Webhook(Option<Queue>);
 
 #[derive(Clone)]
 struct Queue {
-    alerts: Sender<Alert>,
-    left_out: Arc<AtomicU64>,
-    unsent: watch::Sender<()>,
+    alerts: UnboundedSender<Alert>,
+    places: Arc<Semaphore>,
 }
 
 struct Alert {
@@ -79,17 +77,21 @@ struct Alert {
     key: HeaderValue,
     body: Bytes,
     /// Until the alert is sent or given up.
-    _unsent: watch::Receiver<()>,
+    _place: OwnedSemaphorePermit,
 }
 
 impl Webhook {
     /// Begins to send to the URL of the flags. Sends nothing if there is none.
     pub fn new(flags: &WebhookFlags) -> Result<Self, WebhookError> {
         let Some(url) = &flags.alert_webhook else { return Ok(Self(None)) };
-        let (alerts, queue) = mpsc::channel(KEPT);
-        let left_out = Arc::new(AtomicU64::new(0));
-        tokio::spawn(deliver_all(queue, parse(url)?, left_out.clone()));
-        Ok(Self(Some(Queue { alerts, left_out, unsent: watch::Sender::default() })))
+        let ((alerts, mut queue), url) = (mpsc::unbounded_channel(), parse(url)?);
+        tokio::spawn(async move {
+            let client = Client::builder(TokioExecutor::new()).build_http();
+            while let Some(alert) = queue.recv().await {
+                deliver(&client, &url, &alert).await;
+            }
+        });
+        Ok(Self(Some(Queue { alerts, places: Arc::new(Semaphore::new(KEPT)) })))
     }
 
     /// Sends an alert as JSON, soon. A `time` is added to its members: now, in seconds of the Unix epoch.
@@ -97,23 +99,26 @@ impl Webhook {
     /// A receiver that is slow to respond gets it again, with the same time and the same header `Idempotency-Key`: a
     /// UUID in quotes, as in the draft of the IETF.
     pub fn send(&self, alert: &impl Serialize) {
+        static LEFT_OUT: Throttle = Throttle::new();
         let (Some(queue), Ok(mut alert)) = (&self.0, serde_json::to_value(alert)) else { return };
+        let Ok(_place) = queue.places.clone().try_acquire_owned() else {
+            LEFT_OUT.log(|times| tracing::warn!(times, "alerts are not sent: too many at a time"));
+            return;
+        };
         if let Some(members) = alert.as_object_mut() {
             members.insert("time".to_owned(), unix_seconds().into());
         }
         let Ok(key) = HeaderValue::try_from(format!("\"{}\"", Uuid::new_v4())) else { return };
-        let (body, _unsent) = (alert.to_string().into(), queue.unsent.subscribe());
-        if queue.alerts.try_send(Alert { key, body, _unsent }).is_err() {
-            queue.left_out.fetch_add(1, Ordering::Relaxed);
-        }
+        // The task takes alerts as long as the program runs.
+        let _ = queue.alerts.send(Alert { key, body: alert.to_string().into(), _place });
     }
 
     /// Waits until every alert has been sent or given up, but no longer than is good for a program that is
     /// to end.
     pub async fn flush(&self) {
         let Some(queue) = &self.0 else { return };
-        if timeout(LAST_ALERTS, queue.unsent.closed()).await.is_err() {
-            let alerts = queue.unsent.receiver_count();
+        if timeout(LAST_ALERTS, queue.places.acquire_many(KEPT as u32)).await.is_err() {
+            let alerts = KEPT - queue.places.available_permits();
             tracing::warn!(alerts, "the end comes before these alerts are sent");
         }
     }
@@ -123,20 +128,8 @@ fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-async fn deliver_all(mut queue: Receiver<Alert>, url: Uri, left_out: Arc<AtomicU64>) {
-    let client = Client::builder(TokioExecutor::new()).build_http();
-    while let Some(alert) = queue.recv().await {
-        deliver(&client, &url, &alert, &left_out).await;
-    }
-}
-
 /// Sends an alert until it is taken, or has failed too often.
-async fn deliver(
-    client: &Client<HttpConnector, Body>,
-    url: &Uri,
-    alert: &Alert,
-    left_out: &AtomicU64,
-) {
+async fn deliver(client: &Client<HttpConnector, Body>, url: &Uri, alert: &Alert) {
     static FAILED: Throttle = Throttle::new();
     let mut wait = FIRST_RETRY;
     for attempt in 1..=ATTEMPTS {
@@ -145,11 +138,6 @@ async fn deliver(
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         request.headers_mut().insert("idempotency-key", alert.key.clone());
         let result = timeout(PATIENCE, client.request(request)).await;
-        // All of a flood came meanwhile.
-        let times = left_out.swap(0, Ordering::Relaxed);
-        if times > 0 {
-            tracing::warn!(times, "alerts are not sent: too many at a time");
-        }
         let why = match result {
             Err(_) => "there is no response in time".to_owned(),
             Ok(Err(_)) => "the connection fails".to_owned(),
