@@ -2,6 +2,7 @@
 //! much.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -90,72 +91,52 @@ impl Refusals {
     pub(crate) async fn watch(&self, webhook: &Webhook) {
         loop {
             sleep(self.bound.alert_window).await;
-            self.look(webhook, |bound, was_on, recent| bound.is_broken(was_on, recent));
+            self.look(webhook, false);
         }
     }
 
-    /// Ends all alerts. A server that has ended would not say that they are over.
-    pub(crate) fn end(&self, webhook: &Webhook) {
-        self.look(webhook, |_, _, _| false);
-    }
-
-    fn look(&self, webhook: &Webhook, is_on: impl Fn(&Bound, bool, &Recent) -> bool) {
-        let Counts { recent, alerts, .. } = &mut *lock(&self.counts);
-        for (level, recent) in REFUSERS.into_iter().zip(std::mem::take(recent)) {
-            let before = alerts.remove(level);
-            let is_on = is_on(&self.bound, before.is_some(), &recent);
+    /// Looks at a window. At the end of the server all alerts end, for it would not say that they are over.
+    pub(crate) fn look(&self, webhook: &Webhook, is_end: bool) {
+        let (Counts { recent, alerts, .. }, above) =
+            (&mut *lock(&self.counts), self.bound.alert_above);
+        for (level, Recent { messages, refused }) in REFUSERS.into_iter().zip(take(recent)) {
+            let (before, sum) = (alerts.remove(level), refused.values().sum::<u64>());
+            let bound = u64::from(above) * messages;
+            // A share about the bound does not turn it on and off again.
+            let is_on = match before {
+                _ if is_end => false,
+                Some(_) => sum * 200 > bound,
+                None => messages >= self.bound.alert_least && sum * 100 > bound,
+            };
             let id = before.unwrap_or_else(Uuid::new_v4);
-            if is_on != before.is_some() {
-                let alert = if is_on { "begun" } else { "over" };
-                self.bound.report(alert, id, level, recent, webhook);
-            }
             if is_on {
                 alerts.insert(level, id);
             }
+            if is_on == before.is_some() {
+                continue;
+            }
+            let alert = if is_on { "begun" } else { "over" };
+            let most = refused.into_iter().max_by_key(|(_, refused)| *refused);
+            let (institution, of_institution) = most.unzip();
+            tracing::warn!(
+                level,
+                institution,
+                of_institution,
+                refused = sum,
+                messages,
+                above,
+                "alert {alert}: a level refuses too much"
+            );
+            webhook.send(&json!({
+                "alert": alert,
+                "id": id,
+                "level": level,
+                "messages": messages,
+                "refused": sum,
+                "institution": institution,
+                "refused_of_institution": of_institution,
+                "above_percent": above,
+            }));
         }
-    }
-}
-
-impl Recent {
-    fn refused(&self) -> u64 {
-        self.refused.values().sum()
-    }
-}
-
-impl Bound {
-    /// Returns whether there is an alert about a level after a window. A share about the bound does not turn it on and off
-    /// again.
-    fn is_broken(&self, was_on: bool, recent: &Recent) -> bool {
-        let (refused, bound) = (recent.refused(), u64::from(self.alert_above) * recent.messages);
-        match was_on {
-            true => refused * 200 > bound,
-            false => recent.messages >= self.alert_least && refused * 100 > bound,
-        }
-    }
-
-    fn report(&self, alert: &str, id: Uuid, level: &str, recent: Recent, webhook: &Webhook) {
-        let (refused, messages, above) = (recent.refused(), recent.messages, self.alert_above);
-        let most = recent.refused.into_iter().max_by_key(|(_, refused)| *refused);
-        let (institution, of_institution) = most.unzip();
-        let what = "a level refuses too much";
-        tracing::warn!(
-            level,
-            institution,
-            of_institution,
-            refused,
-            messages,
-            above,
-            "alert {alert}: {what}"
-        );
-        webhook.send(&json!({
-            "alert": alert,
-            "id": id,
-            "level": level,
-            "messages": messages,
-            "refused": refused,
-            "institution": institution,
-            "refused_of_institution": of_institution,
-            "above_percent": above,
-        }));
     }
 }

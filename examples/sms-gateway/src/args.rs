@@ -1,5 +1,6 @@
 //! [`Args`]: the command line.
 
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -84,9 +85,8 @@ pub(crate) struct Args {
 
     /// Messages that may wait at one time, of which each institution has an equal share. Each keeps its
     /// connection, so no more than half as many as connections wait.
-    #[arg(long, value_name = "COUNT", default_value = "1000",
-        value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) hold_messages: u32,
+    #[arg(long, value_name = "COUNT", default_value = "1000")]
+    pub(crate) hold_messages: NonZeroU32,
 
     /// How far limits may be lowered, in percent of what is configured; 100 never lowers any. While more than
     /// 5 % of the downstream's results are failures or later than 500 ms, the limits of all institutions are

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use example_support::lock;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::levels::Levels;
 use crate::message::Message;
@@ -110,10 +110,8 @@ impl Downstream {
     /// take it back, so that servers that share a downstream settle beside each other.
     pub(crate) async fn control(&self, levels: &Levels, floor: u32) {
         let mut controller = Controller { floor, left: 100, settles: false, waited: 0 };
-        let mut looks = interval(LOOK_EVERY);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            looks.tick().await;
+            sleep(LOOK_EVERY).await;
             let before = controller.left;
             controller.look(&mut lock(&self.0).recent);
             if controller.left != before {

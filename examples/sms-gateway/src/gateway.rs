@@ -8,7 +8,6 @@ use axum::body::Body;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use example_support::lock;
-use example_support::logs::Throttle;
 use example_support::policies::SharedPolicies;
 use example_support::problem::{Problem, insert_retry_after};
 use tokio::sync::watch;
@@ -19,7 +18,7 @@ use uuid::Uuid;
 use crate::alerts::Refusals;
 use crate::bucket::Bucket;
 use crate::downstream::Downstream;
-use crate::levels::{Levels, Unknown};
+use crate::levels::Levels;
 use crate::message::Message;
 
 /// When to try again what the downstream, or Redis, did not take.
@@ -99,7 +98,7 @@ impl Gateway {
         let has_place = Arc::strong_count(&place) - 1 <= share;
         let wait = if has_place { self.hold } else { Duration::ZERO };
         let mut stopping = self.stopping.clone();
-        let stopped = async move {
+        let stopped = async {
             let _ = stopping.wait_for(|stopping| *stopping).await;
             // A check may be under way, and the message count already.
             sleep(SOON).await;
@@ -122,12 +121,8 @@ impl Gateway {
             self.refusals.count(institution, &[]);
             return Ok(admitted);
         };
-        if let Err(error) = self.limiter.cancel(&admitted).await {
-            static STAYS: Throttle = Throttle::new();
-            STAYS.log(move |times| {
-                tracing::warn!(%error, times, "a message that was not sent stays counted");
-            });
-        }
+        // While the store fails, it stays counted.
+        let _ = self.limiter.cancel(&admitted).await;
         Err(refusal)
     }
 
@@ -170,7 +165,7 @@ fn unavailable(wait: Duration, detail: &str) -> Response {
 }
 
 /// Of a name that no level has. It is not repeated.
-fn unknown(Unknown(level): Unknown) -> Response {
+fn unknown(level: &str) -> Response {
     let title = "The gateway's policies do not have this name";
     Problem::new(StatusCode::FORBIDDEN, &format!("unknown-{level}"), title)
         .detail(format!("There is no such {level} in them."))

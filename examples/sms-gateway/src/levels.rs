@@ -1,9 +1,10 @@
 //! [`Levels`]: the policies that messages are held to, made from a [`Document`] and lowered by the controller.
 
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Mutex;
 use std::time::Duration;
 
+use example_support::lock;
 use example_support::policies::PolicySet;
 use serde::{Deserialize, Serialize};
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
@@ -119,8 +120,9 @@ pub(crate) struct Limit {
 type Limits = BTreeMap<String, Limit>;
 
 /// The policies in force. An institution's limit is the configured one times what the controller leaves of it.
-pub(crate) struct Levels(RwLock<Live>);
+pub(crate) struct Levels(Mutex<Live>);
 
+#[derive(Default)]
 struct Live {
     institution_share: u32,
     levels: [Members; 4],
@@ -132,30 +134,24 @@ struct Live {
     shares: [Limits; 4],
 }
 
-/// No member of this level fits a message.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unknown(pub(crate) &'static str);
-
 impl Levels {
     /// Puts a document in force.
     pub(crate) fn new(document: &Document) -> Result<Self, DocumentError> {
-        let (levels, institution_share) = (document.read()?, document.institution_share);
-        let [all, shares] = [(); 2].map(|()| [const { Limits::new() }; 4]);
-        let mut live = Live { institution_share, levels, left: 100, all, shares };
-        live.make();
-        Ok(Self(RwLock::new(live)))
+        let levels = Self(Mutex::new(Live { left: 100, ..Live::default() }));
+        levels.apply(document)?;
+        Ok(levels)
     }
 
-    /// Returns the logs of a message: of each the limit, and the key.
-    pub(crate) fn logs(&self, message: &Message) -> Result<Vec<(Limit, String)>, Unknown> {
-        let Live { all, shares, .. } = &*self.live();
+    /// Returns the logs of a message: of each the limit, and the key. Or the level of which no member fits the message.
+    pub(crate) fn logs(&self, message: &Message) -> Result<Vec<(Limit, String)>, &'static str> {
+        let Live { all, shares, .. } = &*lock(&self.0);
         let institution = &message.institution;
-        let own = all[0].get(institution).ok_or(Unknown(LEVELS[0]))?;
-        all[1].get(&message.channel).ok_or(Unknown(LEVELS[1]))?;
+        let own = all[0].get(institution).ok_or(LEVELS[0])?;
+        all[1].get(&message.channel).ok_or(LEVELS[1])?;
         // Of two prefixes the longer comes later in the order of texts.
         let mut prefixes = all[2].keys().rev();
         let prefix = prefixes.find(|prefix| message.to.starts_with(prefix.as_str()));
-        let prefix = prefix.ok_or(Unknown(LEVELS[2]))?.as_str();
+        let prefix = prefix.ok_or(LEVELS[2])?.as_str();
         let mut logs = vec![(own.clone(), institution.clone())];
         let channel = message.channel.as_str();
         let shared = [(1, channel, channel), (2, prefix, prefix), (3, "", &message.to)];
@@ -171,12 +167,12 @@ impl Levels {
 
     /// Returns how many institutions there are.
     pub(crate) fn institutions(&self) -> usize {
-        self.live().all[0].len()
+        lock(&self.0).all[0].len()
     }
 
     /// Returns what the controller leaves of the institutions' limits, in percent.
     pub(crate) fn left(&self) -> u32 {
-        self.live().left
+        lock(&self.0).left
     }
 
     /// Leaves this much of the institutions' limits. Takes effect at once.
@@ -184,14 +180,19 @@ impl Levels {
         self.change(|live| live.left = percent);
     }
 
-    fn live(&self) -> RwLockReadGuard<'_, Live> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
+    /// Changes what the policies are made of, and makes them.
     fn change(&self, change: impl FnOnce(&mut Live)) {
-        let mut live = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        change(&mut live);
-        live.make();
+        let live = &mut *lock(&self.0);
+        change(live);
+        let share = live.institution_share;
+        for (level, members) in live.levels.iter().enumerate() {
+            let left = if level == 0 { live.left } else { 100 };
+            live.all[level] = limits(LEVELS[level], members, 100, left, &live.all[level]);
+            live.shares[level] = match level > 0 && share < 100 {
+                true => limits(SHARES[level], members, share, 100, &live.shares[level]),
+                false => Limits::new(),
+            };
+        }
     }
 }
 
@@ -208,21 +209,6 @@ impl PolicySet for Levels {
         let share = document.institution_share;
         self.change(|live| (live.institution_share, live.levels) = (share, levels));
         Ok(())
-    }
-}
-
-impl Live {
-    /// Makes the policies of the document.
-    fn make(&mut self) {
-        let share = self.institution_share;
-        for (level, members) in self.levels.iter().enumerate() {
-            let left = if level == 0 { self.left } else { 100 };
-            self.all[level] = limits(LEVELS[level], members, 100, left, &self.all[level]);
-            self.shares[level] = match level > 0 && share < 100 {
-                true => limits(SHARES[level], members, share, 100, &self.shares[level]),
-                false => Limits::new(),
-            };
-        }
     }
 }
 

@@ -52,26 +52,23 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?.patience(args.hold + PATIENCE);
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
-    let document = match &args.policies {
-        None => serde_json::from_str(POLICIES)?,
-        Some(file) => configured(file).map_err(|error| {
-            let file = file.display();
-            format!("can't use the policies of {file}: {error}\nhint: --help shows such a file")
-        })?,
-    };
+    let document = document(args.policies.as_deref()).map_err(|error| {
+        format!("can't use the file of --policies: {error}\nhint: --help shows such a file")
+    })?;
     let (clients, operator, gateway) =
         apps(args, document, server.max_connections, server.stopping(), &webhook).await?;
 
     serve(server, clients, admin, operator, Router::new()).await?;
     gateway.finish().await;
-    gateway.refusals.end(&webhook);
+    gateway.refusals.look(&webhook, true);
     webhook.flush().await;
     Ok(())
 }
 
 /// Reads the file of `--policies`.
-fn configured(file: &Path) -> Result<Document, Box<dyn Error>> {
-    let document: Document = serde_json::from_slice(&std::fs::read(file)?)?;
+fn document(file: Option<&Path>) -> Result<Document, Box<dyn Error>> {
+    let text = file.map_or(Ok(POLICIES.to_owned()), std::fs::read_to_string)?;
+    let document: Document = serde_json::from_str(&text)?;
     document.read()?;
     Ok(document)
 }
@@ -102,7 +99,7 @@ async fn apps(
             (limiter, SharedPolicies::new(levels, document, None))
         }
     };
-    let hold_messages = (args.hold_messages as usize).min(connections / 2);
+    let hold_messages = (args.hold_messages.get() as usize).min(connections / 2);
     let gateway = Arc::new(Gateway {
         limiter: limiter.failure_policy(args.on_failure).max_waiters(hold_messages),
         policies,
@@ -115,13 +112,11 @@ async fn apps(
         stopping,
         under_way: watch::Sender::default(),
     });
-    let controlled = gateway.clone();
+    let (tasks, webhook) = (gateway.clone(), webhook.clone());
     tokio::spawn(async move {
-        controlled.downstream.control(controlled.policies.set(), args.adapt_floor).await;
+        let Gateway { policies, downstream, refusals, .. } = &*tasks;
+        let control = downstream.control(policies.set(), args.adapt_floor);
+        tokio::join!(control, refusals.watch(&webhook), policies.follow());
     });
-    let (watched, webhook) = (gateway.clone(), webhook.clone());
-    tokio::spawn(async move { watched.refusals.watch(&webhook).await });
-    let followed = gateway.clone();
-    tokio::spawn(async move { followed.policies.follow().await });
     Ok((routes::clients(gateway.clone()), routes::operator(gateway.clone()), gateway))
 }

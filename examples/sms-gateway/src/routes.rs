@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::{Json, Router};
@@ -44,7 +44,7 @@ async fn send(State(gateway): Shared, body: WholeBody) -> Result<Response, Probl
 pub(crate) fn operator(gateway: Arc<Gateway>) -> Router {
     Router::new()
         .route("/policies", get(policies).put(replace_policies))
-        .route("/policies/{*target}", put(set).delete(remove))
+        .route("/policies/{*target}", put(change).delete(change))
         .route("/state", get(state))
         .route("/downstream", put(set_downstream))
         .layer(DefaultBodyLimit::max(LONGEST_DOCUMENT))
@@ -72,28 +72,15 @@ async fn replace_policies(State(gateway): Shared, body: WholeBody) -> Result<Jso
     Ok(Json(json!({ "version": version })))
 }
 
-type Target = Result<Path<String>, PathRejection>;
-
-/// Sets one limit, or adds a member of a list: the body is the limit.
-async fn set(
+/// PUT sets one limit, or adds a member of a list: the body is the limit. DELETE removes a member.
+async fn change(
     State(gateway): Shared,
-    target: Target,
+    method: Method,
+    target: Result<Path<String>, PathRejection>,
     WholeBody(body): WholeBody,
 ) -> Result<Json<Value>, Problem> {
     let limit = std::str::from_utf8(&body).map_err(|error| unreadable(format!("{error}.")))?;
-    change(&gateway, target, Some(limit.trim().to_owned())).await
-}
-
-/// Removes a member of a list.
-async fn remove(State(gateway): Shared, target: Target) -> Result<Json<Value>, Problem> {
-    change(&gateway, target, None).await
-}
-
-async fn change(
-    gateway: &Gateway,
-    target: Target,
-    limit: Option<String>,
-) -> Result<Json<Value>, Problem> {
+    let limit = (method == Method::PUT).then(|| limit.trim().to_owned());
     let edit = |mut document: Document| {
         if target.is_ok_and(|Path(target)| document.change(&target, limit)) {
             return Ok(document);
