@@ -118,16 +118,7 @@ impl Refusals {
             let alert = if is_on { "begun" } else { "over" };
             let most = refused.into_iter().max_by_key(|(_, refused)| *refused);
             let (institution, of_institution) = most.unzip();
-            tracing::warn!(
-                level,
-                institution,
-                of_institution,
-                refused = sum,
-                messages,
-                above,
-                "alert {alert}: a level refuses too much"
-            );
-            webhook.send(&json!({
+            let details = json!({
                 "alert": alert,
                 "id": id,
                 "level": level,
@@ -136,7 +127,9 @@ impl Refusals {
                 "institution": institution,
                 "refused_of_institution": of_institution,
                 "above_percent": above,
-            }));
+            });
+            tracing::warn!(%details, "alert {alert}: a level refuses too much");
+            webhook.send(&details);
         }
     }
 }

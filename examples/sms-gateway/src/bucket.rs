@@ -23,25 +23,12 @@ pub(crate) struct Bucket {
     filled: Mutex<Filled>,
 }
 
+/// When the bucket is full again, counted from the epoch. An earlier time is as good as now.
 #[derive(Default)]
 struct Filled {
-    all: FullAt,
+    all: Duration,
     /// Of what belongs to each institution.
-    own: HashMap<String, FullAt>,
-}
-
-/// When a bucket is full again, counted from the epoch. An earlier time is as good as now.
-#[derive(Clone, Copy, Default)]
-struct FullAt(Duration);
-
-impl FullAt {
-    /// Takes tokens that take `cost` to come again from a bucket of which `room` may be empty. Returns
-    /// how long until it can be done if it can't.
-    fn take(self, cost: Duration, room: Duration, now: Duration) -> Result<Self, Duration> {
-        let full_at = self.0.max(now).saturating_add(cost);
-        let wait = full_at.saturating_sub(now.saturating_add(room));
-        if wait.is_zero() { Ok(Self(full_at)) } else { Err(wait) }
-    }
+    own: HashMap<String, Duration>,
 }
 
 impl Bucket {
@@ -65,21 +52,27 @@ impl Bucket {
         // A portion holds as many times fewer tokens as they take longer to come.
         let institutions = u32::try_from(institutions).unwrap_or(u32::MAX).max(1);
         let own_cost = cost.saturating_mul(institutions);
+        // Tokens that take `cost` to come again, from a bucket of which `room` may be empty. Or how long until it can be done.
+        let take = |full_at: Duration, cost: Duration, room: Duration| {
+            let full_at = full_at.max(now).saturating_add(cost);
+            let wait = full_at.saturating_sub(now.saturating_add(room));
+            if wait.is_zero() { Ok(full_at) } else { Err(wait) }
+        };
         let mut filled = lock(&self.filled);
         let own = filled.own.get(institution).copied().unwrap_or_default();
-        let own_taken = own.take(own_cost, whole.max(own_cost), now);
-        let (own, all) = match (own_taken, filled.all.take(cost, whole, now)) {
+        let own_taken = take(own, own_cost, whole.max(own_cost));
+        let (own, all) = match (own_taken, take(filled.all, cost, whole)) {
             (Ok(own), Ok(all)) => (own, all),
             (taken, all) => {
                 let wait = taken.err().max(all.err()).unwrap_or_default();
                 let room = (whole / institutions).max(cost);
-                let all = filled.all.take(cost, room, now).map_err(|it| it.min(wait))?;
+                let all = take(filled.all, cost, room).map_err(|it| it.min(wait))?;
                 // What is left of its own portion is used first, for the others have no more than theirs.
-                (FullAt(own.0.max(now.saturating_add(whole))), all)
+                (own.max(now.saturating_add(whole)), all)
             }
         };
         if filled.own.len() >= MOST {
-            filled.own.retain(|_, full_at| full_at.0 > now);
+            filled.own.retain(|_, full_at| *full_at > now);
         }
         filled.own.insert(institution.to_owned(), own);
         filled.all = all;

@@ -128,8 +128,8 @@ impl Gateway {
 
     /// Counts a message that the levels do not admit, and returns the answer.
     fn refused(&self, message: &Message, error: WaitError) -> Response {
-        let (wait, Message { institution, parts, .. }) =
-            (error.retry_after().unwrap_or(SOON), message);
+        let (institution, parts) = (&message.institution, message.parts);
+        let wait = error.retry_after().unwrap_or(SOON);
         let rejection = match error {
             WaitError::Denied(denied) => {
                 self.refusals.count(institution, &denied.violated().collect::<Vec<_>>());
@@ -137,8 +137,8 @@ impl Gateway {
             }
             WaitError::Store(StoreError::CostAboveLimit { .. }) => {
                 let logs = self.policies.set().logs(message).unwrap_or_default();
-                if let Some((limit, _)) = logs.iter().find(|(limit, _)| *parts > limit.most) {
-                    return too_long(*parts, limit.policy.get().name(), limit.most);
+                if let Some((limit, _)) = logs.iter().find(|(limit, _)| parts > limit.most) {
+                    return too_long(parts, limit.policy.get().name(), limit.most);
                 }
                 // The controller lowers those of institutions.
                 self.refusals.count(institution, &["institution"]);

@@ -1,11 +1,5 @@
 //! A gateway for text messages: quotas for the institution, the channel, the destination and the receiver
-//! of each message, checked in one decision, and a token bucket behind them.
-//!
-//! ```text
-//! cargo run --release -p sms-gateway
-//! cargo run --release -p sms-gateway -- --redis redis://127.0.0.1:6379
-//! cargo run --release -p sms-gateway -- --help
-//! ```
+//! of each message, checked in one decision, and a token bucket behind them. See README.md.
 
 mod alerts;
 mod args;

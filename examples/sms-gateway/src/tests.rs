@@ -228,7 +228,8 @@ async fn the_longest_prefix_decides_and_others_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_bucket_is_a_503_with_a_true_wait_and_counts_nowhere() {
-    let app = App::start(&["--global", "4/4s"], json!({ "receiver": "8/1h" })).await;
+    let flags = ["--global", "4/4s", "--alert-least", "4"];
+    let app = App::start(&flags, json!({ "receiver": "8/1h" })).await;
     let three_parts = "a".repeat(400);
     let sent = app.message("bank", ALICE, &three_parts).await;
     assert_eq!((sent.status.as_u16(), sent.body.contains(r#""parts":3"#)), (202, true), "{sent:?}");
@@ -247,6 +248,9 @@ async fn an_empty_bucket_is_a_503_with_a_true_wait_and_counts_nowhere() {
     assert_eq!(app.message("bank", ALICE, "你你").await.status, 202, "two of eight are left");
     let refused = json!({ "bank": { "global": 2, "receiver": 5 } });
     assert_eq!(app.shown("/state").await["refused"], refused);
+    // Two of the five that came to the bucket, and not of all ten, are more than a fifth.
+    sleep(4 * SECOND).await;
+    assert_eq!(app.shown("/state").await["alerts"], json!(["global", "receiver"]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -277,18 +281,16 @@ async fn a_text_that_never_fits_is_refused_for_good() {
 async fn a_flood_leaves_the_others_their_portion_of_the_bucket() {
     let policies = json!({ "institutions": { "shop": "2400/60s", "bank": "2400/60s" } });
     let app = App::start(&["--global", "80/1s"], policies).await;
-    let (mut shop, mut bank) = (BTreeMap::new(), BTreeMap::new());
+    let mut shop = 0;
     for number in 0..60 {
         for message in 0..100 {
-            let status = app.status("shop", &format!("+1666{:07}", number * 100 + message)).await;
-            *shop.entry(status).or_default() += 1;
+            shop += u32::from(app.status("shop", &to(1000 + number * 100 + message)).await == 202);
         }
-        *bank.entry(app.status("bank", &to(number)).await).or_default() += 1;
+        app.is_sent("bank", &to(number)).await;
         sleep(SECOND / 20).await;
     }
-    assert_eq!(bank, BTreeMap::from([(202, 60)]), "shop: {shop:?}");
     // Its half of the bucket and of the rate, and what the other leaves of its half, in three seconds.
-    assert!((200..=240).contains(&shop[&202]), "{shop:?}");
+    assert!((200..=240).contains(&shop), "{shop}");
 }
 
 /// It takes the tokens of the others for a text that no longer fits its own portion, which it then uses for short ones.
@@ -299,13 +301,12 @@ async fn a_long_text_leaves_the_others_their_portion_of_the_bucket() {
     advance(SECOND).await;
     // The bucket is full again, and half a token of the ten of shop is missing.
     assert_eq!(app.message("shop", ALICE, &"a".repeat(10 * 153)).await.status, 202);
-    let mut sent = [0, 0];
-    for (sent, institution) in sent.iter_mut().zip(["shop", "bank"]) {
-        for number in 0..10 {
-            *sent += usize::from(app.status(institution, &to(number)).await == 202);
-        }
+    for number in 0..10 {
+        app.status("shop", &to(number)).await;
     }
-    assert_eq!(sent[1], 10, "bank has its portion; shop sent {} more", sent[0]);
+    for number in 0..10 {
+        app.is_sent("bank", &to(number)).await;
+    }
 }
 
 /// A message that the downstream failed to take may have reached the receiver.
@@ -436,18 +437,6 @@ async fn an_alert_begins_above_its_bound_and_is_over_at_half() {
     }
 }
 
-/// Messages that a level refuses never come to the bucket.
-#[tokio::test(start_paused = true)]
-async fn an_alert_about_the_bucket_is_by_the_messages_that_reach_it() {
-    let limits = json!({ "institutions": { "bank": "999/1s" }, "receiver": "6/1h" });
-    let app = App::start(&["--global", "6/1h", "--alert-least", "10"], limits).await;
-    for number in 0..45 {
-        app.status("bank", &if number < 40 { ALICE.into() } else { to(number) }).await;
-    }
-    sleep(11 * SECOND).await;
-    assert_eq!(app.shown("/state").await["alerts"], json!(["global", "receiver"]));
-}
-
 #[tokio::test(start_paused = true)]
 async fn messages_wait_in_order_and_within_the_bound() {
     let app = App::start(&HOLD, json!({ "receiver": "1/2s" })).await;
@@ -477,7 +466,7 @@ async fn messages_wait_in_order_and_within_the_bound() {
 
 #[tokio::test(start_paused = true)]
 async fn one_institution_leaves_places_to_wait() {
-    let flags = [&HOLD[..], &["--hold-messages", "6"]].concat();
+    let flags = ["--hold", "5s", "--hold-messages", "6"];
     let app = App::start(&flags, json!({ "receiver": "4/4s" })).await;
     for _ in 0..4 {
         app.is_sent("bank", ALICE).await;
@@ -562,8 +551,7 @@ async fn wrong_policies_change_nothing_and_say_why() {
         next["policies"][part] = value.clone();
         let refused = app.operator("PUT", "/policies", &next.to_string()).await;
         assert_eq!(refused.status, status, "{part} {value}: {refused:?}");
-        let detail = refused.document()["detail"].as_str().unwrap().to_owned();
-        assert!(detail.contains(says), "{says}: {detail}");
+        assert!(refused.body.contains(says), "{says}: {refused:?}");
     }
     let mut another_version = before.clone();
     another_version["version"] = json!(1);
@@ -594,11 +582,9 @@ async fn a_malformed_message_is_refused() {
         body[member] = value;
         body.to_string()
     };
-    let twice = good.to_string().replacen('{', r#"{"to":"+15550000009","#, 1);
     for (body, status, part) in [
         ("{\n\"to\": +49}".to_owned(), 400, "line 2"),
         ("null".to_owned(), 400, "JSON object"),
-        (twice, 400, "each once"),
         (with("to", Value::Null), 400, "expected a string"),
         (with("to", "+0491701234567".into()), 422, "7 to 15 digits"),
         (with("institution", "stranger".into()), 403, "no such institution"),
@@ -609,7 +595,7 @@ async fn a_malformed_message_is_refused() {
         let request = Request::builder().method("POST").uri("/sms").body(Body::from(body.clone()));
         let answer = send(&app.clients, request.unwrap()).await;
         assert_eq!(answer.status, status, "{answer:?}");
-        let said = answer.document()["detail"].as_str().unwrap_or_default().to_owned();
+        let said = answer.body;
         assert!(said.contains(part) && !said.contains("stranger"), "{body}: {said}");
     }
 }
