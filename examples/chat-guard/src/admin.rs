@@ -83,14 +83,10 @@ async fn lift(
 ) -> Result<StatusCode, Problem> {
     let lifted = monitor.unmute(&*user).await;
     // Also if the reply was lost: a further try finds no mute.
-    let audit = match &lifted {
-        Ok(true) => Some("audit: a mute was lifted"),
-        Ok(false) => None,
-        Err(_) => Some("audit: a mute may have been lifted"),
-    };
-    if let Some(audit) = audit {
-        tracing::info!("{audit}");
-        tracing::debug!(?user, "{audit}");
+    if !matches!(lifted, Ok(false)) {
+        let is_confirmed = lifted.is_ok();
+        tracing::info!(is_confirmed, "audit: a mute was lifted");
+        tracing::debug!(?user, "audit: a mute was lifted");
     }
     lifted.map(|_| StatusCode::NO_CONTENT).map_err(Problem::of_unconfirmed_change)
 }

@@ -32,21 +32,21 @@ pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
 pub(crate) fn of_storms(webhook: Webhook, threshold: Quota) -> impl Fn(&StormEvent) + Send + Sync {
     move |event| {
         let room = String::from_utf8_lossy(event.group().as_bytes());
-        let is_start = matches!(event, StormEvent::Started { .. });
-        let what = match event {
+        let (alert, what) = match event {
             StormEvent::Started { count, .. } => {
-                format!("has a storm: {count} messages, more than {threshold}")
+                ("storm", format!("has a storm: {count} messages, more than {threshold}"))
             }
-            StormEvent::Ended { peak, lasted, .. } => {
-                format!("has no storm any more: it had {peak} messages and lasted {lasted:.0?}")
-            }
+            StormEvent::Ended { peak, lasted, .. } => (
+                "storm over",
+                format!("has no storm any more: it had {peak} messages and lasted {lasted:.0?}"),
+            ),
             _ => return,
         };
         tracing::warn!("audit: a room {what}");
         tracing::debug!(?room, "audit: the room {what}");
         webhook.send(&json!({
             "text": plain(&format!("the room {room:?} {what}")),
-            "alert": if is_start { "storm" } else { "storm over" },
+            "alert": alert,
             "room": room,
         }));
     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use speech_monitor::{Message, SpeechMonitor};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 /// How many messages are checked at the same time.
 const LANES: usize = 16;
@@ -122,24 +122,22 @@ impl Chat {
             bytes += post.text.len();
             bytes <= SHOWN_BYTES
         });
-        let seen: Vec<Arc<Post>> = seen.cloned().collect();
-        // Who posts waits for the lock.
-        drop(posts);
-        seen.iter().rev().map(|post| json!(**post)).collect()
+        let newest_first: Vec<Value> = seen.map(|post| json!(**post)).collect();
+        newest_first.into_iter().rev().collect()
     }
 
     /// Waits until all messages are checked and all mutes are reported, but no longer than is good for a server that is
     /// to end.
     pub(crate) async fn finish(self, tasks: JoinSet<()>) {
         drop(self.lanes);
-        let end = Instant::now() + LAST_CHECKS;
-        if timeout_at(end, tasks.join_all()).await.is_err() {
+        let all = async {
+            tasks.join_all().await;
+            // A reply to a mute may have been lost, or its operator have left.
+            self.shared.monitor.settled().await;
+        };
+        if timeout(LAST_CHECKS, all).await.is_err() {
             let messages = self.shared.waiting.load(Ordering::Relaxed);
             tracing::warn!(messages, "the end comes before these are checked");
-        }
-        // Such as one whose reply was lost, or whose operator has left.
-        if timeout_at(end, self.shared.monitor.settled()).await.is_err() {
-            tracing::warn!("the end comes before it is known whether users are muted");
         }
     }
 

@@ -1,11 +1,5 @@
 //! A chat that mutes spammers silently. A user that repeats a message, or writes to many strangers,
-//! still sees a success for each message, but no other user sees the messages.
-//!
-//! ```text
-//! cargo run --release -p chat-guard
-//! cargo run --release -p chat-guard -- --redis redis://127.0.0.1:6379
-//! cargo run --release -p chat-guard -- --help
-//! ```
+//! still sees a success for each message, but no other user sees the messages. See README.md.
 //!
 //! All servers with one Redis share the mutes and the storms. The messages themselves stay in the process that
 //! received them: a real chat stores them elsewhere already.
@@ -27,7 +21,6 @@ use example_support::server::Server;
 use example_support::webhook::Webhook;
 use message_storm::StormDetector;
 use speech_monitor::SpeechMonitor;
-use tower_sliding_window::StoreError;
 
 use crate::args::Args;
 use crate::chat::Chat;
@@ -45,23 +38,15 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let (monitor, storms) = match args.redis.connect().await? {
         Some(redis) => {
             let storms = StormDetector::on_redis(storm, &redis.store)?;
-            let monitor = SpeechMonitor::on_redis(rules, &redis.store);
-            // Nobody has no name. It runs a script that writes, without which nobody is ever muted.
-            match monitor.unmute("").await {
-                // It takes mutes again once it can save, or has room.
-                Err(StoreError::Refused { code, .. }) if matches!(&*code, "MISCONF" | "OOM") => {}
-                unmuted => _ = unmuted.map_err(|error| redis.unusable(error))?,
-            }
             tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
-            (monitor, storms)
+            (SpeechMonitor::on_redis(rules, &redis.store), storms)
         }
         None => {
             tracing::info!("mutes are kept in this process");
             (SpeechMonitor::in_process(rules), StormDetector::in_process(storm)?)
         }
     };
-    let monitor = monitor.exempt(&args.exempt);
-    let monitor = monitor.on_mute(alerts::of_mutes(webhook.clone()));
+    let monitor = monitor.exempt(&args.exempt).on_mute(alerts::of_mutes(webhook.clone()));
     let storms = storms.on_event(alerts::of_storms(webhook.clone(), storm));
     let (chat, checks) = Chat::start(monitor.clone(), storms);
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::middleware::{from_extractor, map_response};
+use axum::middleware::map_response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use example_support::problem::{Problem, WholeBody, no_store, with_fallbacks};
@@ -39,9 +39,7 @@ pub(crate) fn routes(chat: Chat, quota: Policy) -> Router {
                   User(from): User,
                   Named(name): Named,
                   body: WholeBody| async move { say(&chat, from, place(name), &body) };
-        // The layer added last runs first.
-        let say = post(say).route_layer(quota.clone());
-        say.merge(get(view).route_layer(reads.clone())).route_layer(from_extractor::<User>())
+        post(say).route_layer(quota.clone()).merge(get(view).route_layer(reads.clone()))
     };
     let routes = Router::new()
         .route("/rooms/{room}/messages", messages(Place::Room))
@@ -79,31 +77,25 @@ fn say(
 /// Reads the name of a user or a room: one that a key does not hash, so that an operator can read whose it is.
 pub(crate) fn name(text: &str) -> Result<String, &'static str> {
     let fits = !matches!(text, "" | "." | "..") && Key::from(text).as_bytes() == text.as_bytes();
-    let error = "a name is 1 to 128 bytes of UTF-8, and does not begin with sha256:";
-    if fits { Ok(text.to_owned()) } else { Err(error) }
+    if fits { Ok(text.to_owned()) } else { Err(NAME) }
 }
 
-/// The user that sends a request.
+const NAME: &str = "a name is 1 to 128 bytes of UTF-8, and does not begin with sha256:";
+
+fn bad_name(kind: &str, title: &str) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, kind, title).detail(NAME)
+}
+
+/// The user that sends a request. The layers respond if there is none, or more than one.
 struct User(String);
 
 impl<S: Sync> FromRequestParts<S> for User {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let mut values = parts.headers.get_all(USER).iter();
-        let value = values.next().filter(|value| !value.is_empty()).ok_or_else(|| {
-            let title = "The request names no user";
-            Problem::new(StatusCode::UNAUTHORIZED, "no-user", title)
-                .detail(format!("The header {USER} is missing or empty."))
-        })?;
-        let user = std::str::from_utf8(value.as_bytes()).ok().and_then(|text| name(text).ok());
-        user.filter(|_| values.next().is_none()).map(Self).ok_or_else(|| {
-            let title = "The request does not name its user clearly";
-            Problem::new(StatusCode::BAD_REQUEST, "bad-user", title).detail(format!(
-                "The header {USER} must be there once, in UTF-8, be at most 128 bytes long, and not begin \
-                 with sha256:."
-            ))
-        })
+        let text = parts.headers.get(USER).and_then(|it| std::str::from_utf8(it.as_bytes()).ok());
+        let user = text.and_then(|text| name(text).ok());
+        user.map(Self).ok_or_else(|| bad_name("bad-user", "The user has no proper name"))
     }
 }
 
@@ -115,9 +107,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = <Path<String> as FromRequestParts<S>>::from_request_parts(parts, state).await;
-        path.ok().and_then(|Path(text)| name(&text).ok()).map(Self).ok_or_else(|| {
-            Problem::new(StatusCode::BAD_REQUEST, "bad-name", "The path has no proper name")
-                .detail("The name of a room or a user is 1 to 128 bytes of UTF-8, and does not begin with sha256:.")
-        })
+        let name = path.ok().and_then(|Path(text)| name(&text).ok());
+        name.map(Self).ok_or_else(|| bad_name("bad-name", "The path has no proper name"))
     }
 }
