@@ -41,7 +41,7 @@ const LONGEST_MUTE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// assert!("peers 5/3m mute forever".parse::<Rule>().is_err());
 /// # Ok::<(), ParseRuleError>(())
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub(crate) counted: Counted,
     quota: Quota,
@@ -50,7 +50,7 @@ pub struct Rule {
 }
 
 /// What a [`Rule`] counts.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counted {
     Events,
     Peers,
@@ -112,12 +112,6 @@ impl fmt::Display for Rule {
 pub(crate) fn span(time: Duration) -> String {
     Quota::try_new(1, time)
         .map_or_else(|_| format!("{time:?}"), |it| it.to_string()[2..].to_owned())
-}
-
-impl fmt::Debug for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Rule({self})")
-    }
 }
 
 impl FromStr for Rule {

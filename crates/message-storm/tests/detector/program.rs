@@ -1,9 +1,6 @@
 //! The example, as a reader runs it.
 
-use std::time::Duration;
-
 use test_support::program::{Program, command};
-use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually};
 
 const STORM: &str = "message_storm";
@@ -40,38 +37,6 @@ async fn says_at_once_what_is_not_counted() {
     let is_told = async || program.logs().contains("1 messages may not be counted");
     eventually("the loss is told", is_told).await;
     program.kill();
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn records_groups_at_once() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let mut program = start(&["--threshold", "5000/1h", "--redis", &proxy.url()]);
-    program.write("first\t1\n");
-    redis.has_entries(&storm_log("first"), 1).await;
-    // No reply comes, so that each of the program's 64 lanes sends one message and waits.
-    proxy.set(Fault::Delay(Duration::from_secs(3600)));
-    program.write((0..200).map(|id| format!("room-{id}\t{id}\n")).collect::<String>());
-    eventually("many groups are recorded", async || redis.run::<usize>(&["DBSIZE"]).await >= 32)
-        .await;
-    program.signal("INT");
-    let (status, logs, _) = program.stopped();
-    assert!(logs.contains("error: messages that may not be counted: "), "{logs}");
-    assert_eq!(status.code(), Some(1), "what was read is lost: {logs}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn keeps_the_order_of_a_group() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    proxy.set(Fault::Delay(Duration::from_millis(5)));
-    let input: String = (0..400).map(|id| format!("lobby\t{id}\n")).collect();
-    let flags = ["--threshold", "5000/1h", "--redis", &proxy.url()];
-    let (code, _, logs) = tokio::task::block_in_place(|| Program::fed(STORM, &flags, &input));
-    // On a busy machine a reply may come too late, which is an error.
-    assert!(code == Some(0) || logs.contains("may not be counted"), "{logs}");
-    let order: Vec<u32> = redis.run(&["ZRANGE", &storm_log("lobby"), "0", "-1"]).await;
-    assert!(order.is_sorted() && order.len() > 300, "{order:?}");
 }
 
 /// Redis is gone.
