@@ -47,7 +47,8 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
     let document = document(args.policies.as_deref()).map_err(|error| {
-        format!("can't use the file of --policies: {error}\nhint: --help shows such a file")
+        let file = args.policies.as_deref().unwrap_or("policies.json".as_ref()).display();
+        format!("can't use the policies of {file}: {error}\nhint: --help shows such a file")
     })?;
     let (clients, operator, gateway) =
         apps(args, document, server.max_connections, server.stopping(), &webhook).await?;
