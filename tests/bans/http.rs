@@ -1,19 +1,6 @@
 //! Banned and muted requests over HTTP.
 
-use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use http::{Request, Response, StatusCode};
-use test_support::recorder::RecordedMetrics;
-use test_support::requests::{by_user, from_user, ok, send, status};
-use tower::{Layer, service_fn};
-use tower_sliding_window::store::{Store, Strike};
-use tower_sliding_window::{
-    Bans, Decision, Limiter, MemoryStore, Muted, OnBan, Policy, Quota, key,
-};
-
-use crate::policy;
+use crate::*;
 
 test_support::on_every_store!(
     a_muted_request_is_held_to_the_other_rules,

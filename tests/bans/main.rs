@@ -4,12 +4,21 @@ mod http;
 mod manual;
 mod pages;
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ::http::{Request, Response, StatusCode};
 use test_support::recorder::RecordedMetrics;
-use tokio::time::sleep;
-use tower_sliding_window::store::{Store, Strike};
-use tower_sliding_window::{Decision, Limiter, Policy, Quota};
+use test_support::requests::*;
+use test_support::warnings::Warnings;
+use test_support::*;
+use tokio::time::{advance, sleep};
+use tokio_test::{assert_pending, task};
+use tower::{Layer, service_fn};
+use tower_sliding_window::store::{Check, LogId, Store, StoreFuture, Strike};
+use tower_sliding_window::*;
 
 /// Two a second; the second strike within a minute is a ban of two seconds, later ones of three.
 fn policy() -> Policy {

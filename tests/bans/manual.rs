@@ -1,20 +1,6 @@
 //! Bans that are imposed and lifted by hand.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
-use test_support::recorder::RecordedMetrics;
-use test_support::warnings::Warnings;
-use test_support::{Redis, StubStore, eventually};
-use tokio::time::sleep;
-use tokio_test::{assert_pending, task};
-use tower_sliding_window::store::{Check, LogId, Store, StoreFuture, Strike};
-use tower_sliding_window::{
-    BanEvent, Bans, DecidedBy, FailurePolicy, Limiter, MemoryStore, Penalty, Policy, PolicyHandle,
-    Quota, StoreError,
-};
-
-use crate::{policy, provoke, run_into};
+use crate::*;
 
 test_support::on_every_store!(
     manual_ban_only_lengthens_until_lifted,
@@ -196,7 +182,7 @@ async fn full_table_of_bans_admits_nothing() {
             let _ = limiter.check("mallory").await.unwrap();
         }
         assert_eq!(warnings.lines().len(), lines, "no flood of warnings");
-        tokio::time::advance(Duration::from_secs(1)).await;
+        advance(Duration::from_secs(1)).await;
     }
     assert!(warnings.lines()[1].contains("strikes=997"), "{:?}", warnings.lines());
     assert_eq!(recorded.count("sliding_window_strikes_lost_total{}"), 998);

@@ -1,13 +1,6 @@
 //! Lists of bans, page by page.
 
-use std::collections::BTreeSet;
-use std::time::Duration;
-
-use test_support::Redis;
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{Bans, Key, Limiter, Penalty, Policy, Quota};
-
-use crate::policy;
+use crate::*;
 
 test_support::on_every_store!(pages_show_each_ban_once);
 

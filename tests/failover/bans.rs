@@ -1,16 +1,6 @@
 //! Bans while Redis does not answer, and when it answers again.
 
-use std::time::Duration;
-
-use test_support::proxy::Fault;
-use test_support::{Redis, admit, eventually};
-use tokio::time::{Instant, sleep};
-use tokio_test::{assert_pending, task};
-use tower_sliding_window::{
-    Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota, RedisStore,
-};
-
-use crate::{Far, LOG, limiter, notice_a_flush, notice_a_loss, store, until_redis_decides, user};
+use crate::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 

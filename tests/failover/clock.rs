@@ -1,14 +1,10 @@
 //! Redis's clock steps: a step back never over-admits, and a step forward counts as time.
 
-use std::process::Command;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use tempfile::TempDir;
-use test_support::fault;
-use test_support::{Redis, admit, eventually};
-use tower_sliding_window::{Bans, Decision, FailurePolicy, Limiter, Quota};
 
-use crate::{Far, user};
+use crate::*;
 
 const MINUTE: i64 = 60_000_000;
 /// How near the server's clock must be to what the test has set.
@@ -154,7 +150,7 @@ async fn ban_lifted_after_a_step_back_is_lifted_in_an_outage() {
     bans.lift("mallory").await.unwrap();
     eventually("it is lifted", async || admit(&ours, "mallory").await).await;
     redis.process.kill();
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    sleep(Duration::from_millis(1_100)).await;
     assert!(admit(&ours, "mallory").await, "lifted, as this process has seen");
 }
 
@@ -162,11 +158,11 @@ async fn ban_lifted_after_a_step_back_is_lifted_in_an_outage() {
 #[tokio::test]
 async fn ban_lifted_after_a_step_back_stays_lifted() {
     let (redis, ours, bans) = banned_before_a_step_back().await;
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    sleep(Duration::from_millis(100)).await;
     bans.lift("mallory").await.unwrap();
     redis.process.run::<()>(&["DEL", "tsw:mark"]).await;
-    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    sleep(Duration::from_millis(1_100)).await;
     assert!(admit(&ours, "alice").await);
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    sleep(Duration::from_millis(300)).await;
     assert!(admit(&ours, "mallory").await, "it was lifted");
 }

@@ -1,20 +1,6 @@
 //! Windows on a Cluster: when nodes fail or slots move, and when callers leave.
 
-use std::sync::Arc;
-
-use test_support::proxy::{Fault, Proxy};
-use test_support::recorder::RecordedMetrics;
-use test_support::warnings::Warnings;
-use test_support::{Cluster, Redis, admit, eventually};
-use tokio::task::JoinSet;
-use tokio::time::{Duration, Instant, sleep, timeout};
-use tower_sliding_window::store::{Check, LogId, Store};
-use tower_sliding_window::{
-    Bans, DecidedBy, Decision, FailurePolicy, Limiter, LogCost, MemoryStore, Policy, PolicyHandle,
-    Quota, RedisServers, RedisStore, StoreError,
-};
-
-use crate::{LOG, limiter, store, user};
+use crate::*;
 
 /// Checks alice five times: all pass, or none does.
 async fn five_of_alice(limiter: &Limiter, pass: bool) {

@@ -1,16 +1,6 @@
 //! Distinct values and requests in flight: in an outage, after a loss, and when processes die.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
-
-use fastrand::Rng;
-use test_support::{Redis, eventually, patient};
-use tokio::runtime::{Builder, Runtime};
-use tokio::time::{Instant, sleep};
-use tower_sliding_window::{FailurePolicy, Limiter, Policy, Quota, RedisStore};
-
-use crate::{Far, probe, store, until_redis_decides};
+use crate::*;
 
 const VALUES: &str = "tsw:{=address}:accounts:1h:distinct";
 const HOUR: Duration = Duration::from_secs(3_600);

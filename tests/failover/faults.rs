@@ -1,18 +1,10 @@
 //! What happens to requests when one Redis server fails: one test a fault, under load before,
 //! during and after it.
 
-use std::time::Duration;
-
 use rlimit::{Resource, setrlimit};
-use test_support::fault;
-use test_support::fault::{Fault, TIMEOUT_ONCE};
-use test_support::load::{LIMIT, Load, user_policy};
-use test_support::proxy::{self, Proxy};
-use test_support::requests::by_user;
-use test_support::{Redis, run_worker};
-use tokio::time::{Instant, sleep};
+use test_support::fault::Fault;
 
-use crate::store;
+use crate::*;
 
 /// Has a fault strike that one command begins and another ends.
 async fn commands(fault: Fault, begin: &[&str], end: &[&str]) {

@@ -1,23 +1,7 @@
 //! Random histories of two processes with outages, lost replies and losses of data. When all is well again, Redis has
 //! what was admitted and not cancelled since, and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::Duration;
-
-use fastrand::Rng;
-use test_support::proxy::Fault;
-use test_support::{Redis, eventually};
-use tokio::runtime::Builder;
-use tokio::time::sleep;
-use tower_sliding_window::{
-    Admitted, DecidedBy, Decision, FailurePolicy, Limiter, LogCost, Permit, Policy, PolicyHandle,
-    Quota,
-};
-use uuid::Uuid;
-
-use crate::{Far, limiter, user};
+use crate::*;
 
 /// How many histories are played, unless `HISTORIES` is set.
 const HISTORIES: u64 = 32;
@@ -229,7 +213,7 @@ impl History {
             self.difference().await.is_none()
         };
         let what = self.done.join("\n");
-        if tokio::time::timeout(5_000 * MS, eventually("", agrees)).await.is_err() {
+        if timeout(5_000 * MS, eventually("", agrees)).await.is_err() {
             panic!("{}\n{what}", self.difference().await.unwrap_or_default());
         }
     }

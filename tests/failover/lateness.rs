@@ -1,20 +1,6 @@
 //! A Redis that is slow, far away, or behind a busy process is not a dead one.
 
-use std::time::Duration;
-
-use test_support::fault;
-use test_support::load::{Load, WINDOW};
-use test_support::proxy::{self, Proxy};
-use test_support::{Redis, admit, patient_store};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_test::{assert_pending, task};
-use tower_sliding_window::{
-    DecidedBy, Decision, FailurePolicy, Limiter, Policy, PolicyHandle, Quota, RedisStore,
-    StoreError,
-};
-
-use crate::{Far, limiter, store, user};
+use crate::*;
 
 /// Also the connection is made over the distance.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

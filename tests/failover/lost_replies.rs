@@ -1,16 +1,6 @@
 //! A check whose reply is lost is sent again under its own identity and counts once.
 
-use std::time::Duration;
-
-use test_support::fault;
-use test_support::proxy::Proxy;
-use test_support::requests::{by_user, ok, status};
-use test_support::{Redis, admit, eventually, patient_store};
-use tokio::time::Instant;
-use tower::{Layer, service_fn};
-use tower_sliding_window::{FailurePolicy, Limiter, Quota};
-
-use crate::{Far, user};
+use crate::*;
 
 /// The last one has filled the window: decided anew it would be denied.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,7 +9,7 @@ async fn lost_reply_counts_once() {
     const LOSSES: u32 = 250;
     let redis = Redis::start().await;
     let started = Instant::now();
-    let mut tasks = tokio::task::JoinSet::new();
+    let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let proxy = Proxy::to(redis.port()).await;
         let store = patient_store(proxy.url()).await;

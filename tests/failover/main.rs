@@ -17,13 +17,29 @@ mod recovery;
 mod runtimes;
 mod soak;
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+
+use fastrand::Rng;
+use test_support::fault::TIMEOUT_ONCE;
+use test_support::load::{LIMIT, Load, Responses, USERS, WINDOW, user_policy};
 use test_support::proxy::{Fault, Proxy};
-use test_support::{Redis, eventually};
-use tokio::time::{Duration, Instant, sleep};
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    DecidedBy, Limiter, Policy, PolicyHandle, Quota, RedisServers, RedisStore, StoreError,
-};
+use test_support::recorder::RecordedMetrics;
+use test_support::requests::*;
+use test_support::warnings::Warnings;
+use test_support::*;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, Instant, sleep, timeout};
+use tokio_test::{assert_pending, task};
+use tower::{Layer, service_fn};
+use tower_sliding_window::store::{Check, LogId, Store};
+use tower_sliding_window::*;
+use uuid::Uuid;
 
 /// The log of [`user`] and the key `alice`.
 const LOG: &str = "tsw:{=alice}:user:1h";
@@ -48,7 +64,7 @@ where
 /// Checks new keys until Redis decides about them, or until the process does.
 async fn until_decided_by(decided_by: DecidedBy, limiter: &Limiter) {
     eventually(&format!("decided by {decided_by:?}"), async || {
-        let key = uuid::Uuid::new_v4().to_string();
+        let key = Uuid::new_v4().to_string();
         limiter.check(key).await.is_ok_and(|it| it.decided_by() == decided_by)
     })
     .await;

@@ -1,12 +1,6 @@
 //! A server that is not the master any more, or not yet.
 
-use std::time::{Duration, Instant};
-
-use test_support::{MASTER, Redis, Sentinel, admit, eventually};
-use tokio::time::sleep;
-use tower_sliding_window::{DecidedBy, Limiter, RedisServers, RedisStore};
-
-use crate::{LOG, limiter, notice_a_loss, store, until_redis_decides, user};
+use crate::*;
 
 async fn follow(replica: &Redis, master: &Redis) {
     let port = master.port().to_string();

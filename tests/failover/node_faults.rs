@@ -1,16 +1,9 @@
 //! What happens to requests when one of several Redis servers fails: one test a fault, under load
 //! before, during and after it.
 
-use test_support::fault;
-use test_support::fault::{Fault, TIMEOUT_ONCE};
-use test_support::load::{LIMIT, Load, USERS, WINDOW, user_policy};
-use test_support::requests::by_user;
-use test_support::{Cluster, Redis, Sentinels};
-use tokio::sync::Mutex;
-use tokio::time::{Instant, sleep};
-use tower_sliding_window::{DecidedBy, FailurePolicy, Policy, Quota, key};
+use test_support::fault::Fault;
 
-use crate::store;
+use crate::*;
 
 const OF_ONE_NODE: &str =
     "no difference: the process decides for the keys of its slots, Redis for all others";

@@ -1,18 +1,10 @@
 //! What is admitted in an outage, and what is written back afterwards.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use redis::Value;
-use test_support::proxy::{Fault, Proxy};
-use test_support::recorder::RecordedMetrics;
-use test_support::{Redis, admit, admit_cost, eventually};
-use tokio::time::sleep;
-use tower_sliding_window::{
-    Bans, DecidedBy, FailurePolicy, Limiter, LogCost, Penalty, Policy, PolicyHandle, Quota,
-    RedisStore, StoreError,
-};
 
-use crate::{Far, LOG, limiter, store, until_redis_decides, user};
+use crate::*;
 
 /// Starts a server, and a limiter on it.
 async fn start(limit: u32) -> (Redis, Limiter) {
@@ -441,7 +433,7 @@ async fn redis_that_can_not_count_out_a_budget_does_not_decide() {
             true => redis.run::<()>(&["REPLICAOF", "127.0.0.1", "1"]).await,
         }
         let before = redis.call_count("evalsha").await;
-        let check = tokio::time::timeout(Duration::from_secs(3), ours.check("alice")).await;
+        let check = timeout(Duration::from_secs(3), ours.check("alice")).await;
         let calls = redis.call_count("evalsha").await - before;
         let decision = check.unwrap_or_else(|_| panic!("no decision, {calls} calls")).unwrap();
         assert_eq!((decision.is_admitted(), decision.decided_by()), (true, DecidedBy::LocalLog));

@@ -1,16 +1,6 @@
 //! What the failure policies decide.
 
-use std::time::Duration;
-
-use test_support::requests::{by_user, from_user, ok, send};
-use test_support::{Redis, admit_cost};
-use tokio::time::sleep;
-use tower::{Layer, service_fn};
-use tower_sliding_window::{
-    DecidedBy, FailurePolicy, MemoryStore, Policy, Quota, RedisStore, StoreError,
-};
-
-use crate::{LOG, limiter, until_redis_decides, user};
+use crate::*;
 
 #[tokio::test]
 async fn instances_share_the_quota_in_an_outage() {

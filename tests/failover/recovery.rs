@@ -1,18 +1,7 @@
 //! What happens when Redis answers again: it decides at once, and what other processes did in the
 //! meantime stays done.
 
-use std::time::Duration;
-
-use test_support::proxy::Fault;
-use test_support::{Redis, admit, eventually, patient_store};
-use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
-use tokio_test::{assert_pending, task};
-use tower_sliding_window::{
-    Bans, DecidedBy, Decision, FailurePolicy, Limiter, Penalty, PolicyHandle,
-};
-
-use crate::{Far, LOG, limiter, notice_a_flush, store, until_redis_decides, user};
+use crate::*;
 
 /// What this process has admitted before the reset by another is gone. What it has admitted after it counts, also if the
 /// replies to the write-back take longer than the time between the two, or if the clock of the server steps back.

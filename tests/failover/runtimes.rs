@@ -1,16 +1,8 @@
 //! Runtimes that nobody drives: the tasks of a store are on them.
 
 use std::cell::RefCell;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use test_support::proxy::{Fault, Proxy};
-use test_support::{Redis, eventually};
-use tokio::runtime::{Builder, Runtime};
-use tokio_test::{assert_pending, task};
-use tower_sliding_window::{DecidedBy, Limiter, Permit, Policy, Quota, RedisStore};
-
-use crate::{limiter, store, user};
+use crate::*;
 
 fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -115,7 +107,7 @@ fn caller_that_leaves_on_another_thread_leaves_no_place() {
         proxy.set(Fault::Delay(Duration::from_millis(200)));
         assert_pending!(acquire.poll());
         // So that it is sent.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(100)).await;
     });
     thread::spawn(move || drop(acquire)).join().unwrap();
     let is_free = async || limiter.peek("alice").await.unwrap().remaining() == 9;

@@ -1,14 +1,6 @@
 //! Faults at random for as long as one likes: `tests/soak.sh MINUTES [SEED]`.
 
-use std::time::Duration;
-
-use test_support::load::{Load, Responses, WINDOW};
-use test_support::proxy::{Fault, Proxy};
-use test_support::{Redis, memory_kb};
-use tokio::time::{Instant, sleep};
-use tower_sliding_window::{DecidedBy, FailurePolicy};
-
-use crate::store;
+use crate::*;
 
 /// What can go wrong.
 const FAULTS: [&str; 12] = [

@@ -1,16 +1,11 @@
 //! The layer in axum: where it can stand, and the keys that only a router knows.
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::Request;
-use axum::routing::get;
-use http::{Method, StatusCode};
-use tower_layer::Layer;
-use tower_sliding_window::{KeyExtractor, MemoryStore, Quota, SlidingWindowLayer, key};
+use ::axum::Router;
+use ::axum::body::Body;
+use ::axum::extract::Request;
+use ::axum::routing::get;
 
-use test_support::requests::send;
-
-use crate::{OK, TOO_MANY};
+use crate::*;
 
 const NO_KEY: StatusCode = StatusCode::UNAUTHORIZED;
 const NOT_PROVIDED: StatusCode = StatusCode::INTERNAL_SERVER_ERROR;

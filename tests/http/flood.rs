@@ -1,19 +1,11 @@
 //! Three times as many keys as there is room for come once, against the in-process store. The test runs in a process
 //! of its own, because it looks at the memory of the process.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use tokio::runtime::Handle;
+use tokio_test::assert_ready;
 use tokio_test::task::spawn;
-use tokio_test::{assert_ready, assert_ready_ok};
-use tower::{Layer, service_fn};
-use tower_sliding_window::store::{Check, LogId, Store};
-use tower_sliding_window::{MemoryStore, Policy, PolicyHandle, Quota, StoreError};
 
-use test_support::requests::{by_user, ok, status};
-use test_support::{memory_kb, run_worker};
-
-use crate::{OK, TOO_MANY};
+use crate::*;
 
 const CAPACITY: usize = 200_000;
 const KEYS: u64 = 3 * CAPACITY as u64;

@@ -1,24 +1,12 @@
 //! gRPC requests: the layer's own responses field by field, and what a tonic client gets.
 
-use std::time::Duration;
-
-use http::request::Parts;
-use http::{Request, Response, StatusCode};
-use http_body_util::BodyExt;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_health::server::health_reporter;
 use tonic_types::StatusExt;
-use tower::{Layer, ServiceExt, service_fn};
-use tower_sliding_window::store::{Store, StoreFuture};
-use tower_sliding_window::{
-    Bans, KeyError, Limiter, MemoryStore, MissingKey, OnBan, Policy, Quota, SlidingWindowLayer,
-    StoreError, key,
-};
 
-use test_support::requests::{HttpResponse, by_user, ok, send};
-use test_support::{StubStore, admit};
+use crate::*;
 
 const GRPC: &str = "application/grpc";
 
@@ -111,7 +99,7 @@ async fn long_wait_is_no_pushback() {
     let service = by_user(policy, MemoryStore::new()).layer(service_fn(ok));
     send(&service, grpc_request(GRPC, &["alice"])).await;
     let nanoseconds = Duration::from_micros(1_500);
-    tokio::time::advance(nanoseconds).await;
+    advance(nanoseconds).await;
     let answer = send(&service, grpc_request(GRPC, &["alice"])).await;
     assert_eq!(answer.header("grpc-retry-pushback-ms"), Some("-1"), "it has 32 bits");
     let status = Status::from_header_map(&answer.headers).unwrap();

@@ -1,28 +1,10 @@
 //! Requests in flight: a place is given back when the body of the response is over, however it ends.
 
-use std::convert::Infallible;
 use std::future::ready;
-use std::time::Duration;
 
-use axum::body::Body;
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
-use http_body_util::channel::Channel;
-use http_body_util::{BodyExt, Empty, Full};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_test::{assert_pending, task};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Bans, Limiter, MemoryStore, Penalty, Policy, Quota, RateLimitHeaders, ResponseEnd,
-    SlidingWindowLayer, key,
-};
+use ::axum::body::Body;
 
-use test_support::Redis;
-use test_support::requests::{by_user, from_user, ok, request, status};
-
-use crate::{OK, TOO_MANY, streaming};
+use crate::*;
 
 const LEASE: Duration = Duration::from_secs(30);
 

@@ -1,25 +1,9 @@
 //! One rule or several in front of a service, requests that have no key for one of them, and quotas of single keys
 //! that change while they are in use. The recipe `plans` of the guide has the plans of users, and is a test too.
 
-use std::convert::Infallible;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode};
-use serde_json::json;
-use tower::service_fn;
-use tower_layer::Layer;
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Decision, Limiter, MemoryStore, MissingKey, Override, Overrides, Penalty, Policy, PolicyError,
-    PolicyHandle, Quota, SlidingWindowLayer, key,
-};
-
-use test_support::on_every_store;
-use test_support::requests::{by_user, from_user, ok, request, send, status};
-
-use crate::{OK, TOO_MANY};
+use crate::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -15,26 +15,43 @@ mod tracing;
 mod waits;
 
 use std::convert::Infallible;
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body::{Body, Frame};
 use http_body_util::channel::{Channel, Sender};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tower::{Service, service_fn};
+use http_body_util::{BodyExt, Empty, Full};
+use serde_json::json;
+use test_support::recorder::RecordedMetrics;
+use test_support::requests::*;
+use test_support::warnings::Warnings;
+use test_support::*;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, advance, sleep, timeout};
+use tokio_test::{assert_pending, assert_ready_ok, task};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_sliding_window::store::{Check, LogId, Store, StoreFuture};
+use tower_sliding_window::*;
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
 
-type Body<E> = Channel<Bytes, E>;
+type Streamed<E> = Response<Channel<Bytes, E>>;
 type Bodies<E> = UnboundedReceiver<Sender<Bytes, E>>;
 
 /// Returns a service whose responses are bodies that the test writes, and the senders of these bodies.
 fn streaming<E: Send + 'static>() -> (
-    impl Service<Request<String>, Response = Response<Body<E>>, Error = Infallible, Future: Send>
-    + Clone,
+    impl Service<Request<String>, Response = Streamed<E>, Error = Infallible, Future: Send> + Clone,
     Bodies<E>,
 ) {
-    let (bodies, receiver) = unbounded_channel();
+    let (bodies, receiver) = mpsc::unbounded_channel();
     let service = service_fn(move |_| {
         let (sender, body) = Channel::new(8);
         let _ = bodies.send(sender);

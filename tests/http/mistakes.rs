@@ -6,20 +6,10 @@ use std::net::SocketAddr;
 use std::panic::{self, AssertUnwindSafe};
 use std::process::{Command, Stdio};
 use std::sync::Once;
-use std::time::Duration;
 
-use http::request::Parts;
-use http::{Request, StatusCode};
-use test_support::recorder::RecordedMetrics;
-use test_support::requests::{by_user, from_user, ok, request, send, status};
-use test_support::warnings::Warnings;
-use test_support::{Process, Redis, eventually};
-use tower::{Layer, ServiceBuilder, service_fn};
 use tower_sliding_window::key::IpExtractor;
-use tower_sliding_window::{
-    Bans, FailurePolicy, KeyError, Limiter, MemoryStore, MissingKey, Policies, Policy,
-    PolicyHandle, Quota, RedisStore, SlidingWindowLayer, key,
-};
+
+use crate::*;
 
 fn policy(name: &str) -> Policy {
     Policy::new(name).quota(Quota::per_hour(10_000))
@@ -306,12 +296,12 @@ async fn redis_never_up_warns_once() {
     redis.kill();
     let _store = RedisStore::connect_lazy(redis.url()).unwrap();
     while warnings.lines().is_empty() {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        sleep(Duration::from_millis(5)).await;
     }
     assert!(recorded.names().contains(&"sliding_window_store_available{}".to_owned()));
     assert_eq!(recorded.available(), 0.0);
     // A few attempts more.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    sleep(Duration::from_millis(300)).await;
     let lines = warnings.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("the store does not answer"), "{lines:?}");

@@ -1,12 +1,6 @@
 //! The keys denied most: which denials are counted, and where the keys can be read.
 
-use std::time::Duration;
-
-use test_support::recorder::RecordedMetrics;
-use test_support::requests::{by_user, ok, request, send, status};
-use tokio::time::advance;
-use tower::{Layer, service_fn};
-use tower_sliding_window::{Limiter, MemoryStore, Offender, Policy, Quota, TopOffenders, key};
+use crate::*;
 
 fn one_a_minute(name: &str) -> Policy {
     Policy::new(name).quota(Quota::per_minute(1))

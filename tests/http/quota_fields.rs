@@ -2,16 +2,12 @@
 //! client go faster than the policy.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::StatusCode;
 use proptest::prelude::*;
-use test_support::on_every_store;
-use test_support::requests::{HttpResponse, by_user, from_user, ok, send};
-use tokio::time::{Instant, advance, sleep, sleep_until};
-use tower::{Layer, service_fn};
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{MemoryStore, Policy, Quota, RateLimitHeaders, key};
+use tokio::time::sleep_until;
+
+use crate::*;
 
 const HOUR: u64 = 3_600;
 

@@ -1,24 +1,8 @@
 //! The layer's own responses: what they say, what they hide, and how to replace them.
 
-use std::time::Duration;
-
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use serde_json::json;
-use tokio::time::advance;
 use tonic::codegen::tokio_stream::{self, StreamExt};
-use tower::service_fn;
-use tower_layer::Layer;
-use tower_sliding_window::store::{Check, Store, StoreFuture};
-use tower_sliding_window::{
-    Decision, FailurePolicy, Limiter, MemoryStore, Policy, Quota, Rejection, SlidingWindowLayer,
-    StoreError, key,
-};
 
-use test_support::StubStore;
-use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
-
-use crate::{OK, TOO_MANY};
+use crate::*;
 
 const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
@@ -188,11 +172,11 @@ async fn rejection_body_may_come_in_parts() {
     let parts = |fails: bool| {
         per_user(1, MemoryStore::new()).on_rejection(move |_, _| {
             let part = move |at: u8| async move {
-                tokio::time::sleep(Duration::from_secs(1)).await;
+                sleep(Duration::from_secs(1)).await;
                 if fails && at == 1 { Err("broken") } else { Ok(Bytes::from(format!("{at};"))) }
             };
             let body = tokio_stream::iter(0..3).then(part);
-            Response::new(axum::body::Body::from_stream(body))
+            Response::new(::axum::body::Body::from_stream(body))
         })
     };
     assert_eq!(second(parts(false)).await.body, "0;1;2;");

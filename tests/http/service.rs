@@ -5,32 +5,13 @@
 use std::cell::Cell;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::Poll;
-use std::time::Duration;
 
-use bytes::Bytes;
-use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
-use http_body::Body;
-use http_body_util::{BodyExt, Full};
-use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
-use tokio_test::{assert_pending, assert_ready_err, assert_ready_ok, task};
+use tokio_test::assert_ready_err;
 use tower::buffer::Buffer;
 use tower::limit::GlobalConcurrencyLimitLayer;
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sliding_window::store::{Check, Store, StoreFuture};
-use tower_sliding_window::{
-    Key, KeyError, Limiter, MemoryStore, Policy, Quota, SlidingWindow, SlidingWindowLayer,
-};
 use tower_test::mock::{self, Handle, Mock};
 
-use test_support::requests::{by_user, from_user, ok, request, status};
-use test_support::{StubStore, outcome};
-
-use crate::{OK, TOO_MANY, streaming};
+use crate::*;
 
 type Call = Request<String>;
 type Reply = Response<Full<Bytes>>;
@@ -295,7 +276,7 @@ async fn what_is_send_stays_send() {
     is_send(&service.clone().oneshot(from_user("alice")));
     is_unwind_safe::<Policy>();
 
-    let custom = layer.on_rejection(|_, _| Response::new(axum::body::Body::empty()));
+    let custom = layer.on_rejection(|_, _| Response::new(::axum::body::Body::empty()));
     let response = custom.layer(service_fn(ok)).oneshot(from_user("")).await.unwrap();
     is_body(response.body());
 

@@ -1,29 +1,11 @@
 //! A response settles the budgets of its request: by its head, or by the end of its body, however that ends.
 
-use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
-use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
-use http_body::{Body, Frame};
-use http_body_util::channel::Sender;
-use http_body_util::{BodyExt, Full, StreamBody};
-use test_support::requests::{by_user, from_user};
-use test_support::{Delayed, Redis};
-use tokio::time::{sleep, timeout};
+use http_body_util::StreamBody;
 use tonic::codegen::tokio_stream;
-use tower::{Layer, ServiceExt, service_fn};
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Limiter, MemoryStore, Overrides, Policy, Quota, RedisStore, ResponseEnd, SlidingWindowLayer,
-    key,
-};
 
-use crate::streaming;
+use crate::*;
 
 /// What a request reserves.
 const RESERVED: u32 = 400;

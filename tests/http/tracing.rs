@@ -1,15 +1,13 @@
 //! The fields of a decision on the span of tower-http's `TraceLayer`.
 
-use http::Request;
+use ::tracing::field::Empty;
+use ::tracing::subscriber::DefaultGuard;
+use ::tracing::{Level, Span, debug_span, info_span};
 use tempfile::NamedTempFile;
-use test_support::requests::{by_user, ok, status};
-use tower::{Layer, service_fn};
 use tower_http::trace::TraceLayer;
-use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
-use tracing::field::Empty;
-use tracing::subscriber::DefaultGuard;
-use tracing::{Level, Span, info_span};
 use tracing_subscriber::fmt::format::FmtSpan;
+
+use crate::*;
 
 /// What a subscriber writes.
 struct Lines(NamedTempFile);
@@ -24,7 +22,7 @@ impl Lines {
             .with_ansi(false)
             .with_writer(lines.reopen().unwrap())
             .finish();
-        (Self(lines), tracing::subscriber::set_default(subscriber))
+        (Self(lines), ::tracing::subscriber::set_default(subscriber))
     }
 
     /// Returns what was written, which never holds a key.
@@ -103,8 +101,7 @@ async fn a_span_gets_only_what_it_declares() {
     assert_eq!(spans[2], r#"rate_limit.decision="denied""#);
     let none = |_: &Request<String>| info_span!("request", limit = 1);
     assert_eq!(spans_of(layer(), none).await, ["limit=1"; 3]);
-    let disabled =
-        |_: &Request<String>| tracing::debug_span!("request", rate_limit.decision = Empty);
+    let disabled = |_: &Request<String>| debug_span!("request", rate_limit.decision = Empty);
     assert!(spans_of(layer(), disabled).await.is_empty());
 }
 

@@ -1,25 +1,8 @@
 //! A request that would be denied waits for room, up to a bound.
 
-use std::fmt::Debug;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use tower_sliding_window::store::{LogOutcome, Outcome, QuotaState};
 
-use http::{Request, Response, StatusCode};
-use http_body::Body;
-use test_support::StubStore;
-use test_support::requests::{HttpResponse, by_user, from_user, ok, request, send, status};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
-use tower::{Service, service_fn};
-use tower_layer::Layer;
-use tower_sliding_window::store::{Check, LogOutcome, Outcome, QuotaState, Store, StoreFuture};
-use tower_sliding_window::{
-    Bans, FailurePolicy, MemoryStore, OnBan, Overrides, Penalty, Policy, Quota, SlidingWindowLayer,
-    StoreError, key,
-};
-
-use crate::{OK, TOO_MANY};
+use crate::*;
 
 const TEN: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);

@@ -2,18 +2,11 @@
 //! lost with its request.
 
 use std::future::Ready;
-use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use test_support::requests::by_user;
-use test_support::{Redis, eventually};
-use tokio::time::sleep;
-use tokio_test::{assert_pending, task};
-use tower::{Layer, ServiceExt, service_fn};
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{FailurePolicy, Quota, SlidingWindowLayer};
 
-use crate::limiter;
+use crate::*;
 
 const QUOTA: Quota = Quota::per_minute(3);
 
@@ -87,7 +80,7 @@ async fn cancel_unanswered_frees_the_place(store: impl Store + Clone) {
     assert_eq!(service.clone().oneshot(request("fail")).await.unwrap_err(), "the handler failed");
     assert_eq!(remaining().await, 3, "no answer, no charge");
     let mut hanging = Box::pin(service.clone().oneshot(request("hang")));
-    let waits = tokio::time::timeout(Duration::from_millis(300), &mut hanging).await;
+    let waits = timeout(Duration::from_millis(300), &mut hanging).await;
     assert!(waits.is_err());
     assert_eq!(remaining().await, 2, "charged while it runs");
     drop(hanging);

@@ -2,13 +2,11 @@
 
 use test_support::acl::{May, make_user};
 use test_support::tls::{self, Certificates};
-use test_support::{Cluster, Redis, Sentinels, admit, patient};
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{Policy, PolicyHandle, Quota, RedisServers, RedisStore, StoreError};
 
 use crate::costs::settled_request_takes_its_real_cost;
 use crate::counting::*;
-use crate::limiter;
+
+use crate::*;
 
 /// Runs the laws on every store, and on servers that need a connection of their own kind.
 macro_rules! laws {

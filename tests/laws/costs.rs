@@ -1,12 +1,6 @@
 //! What a request takes of budgets: of every one or of none, and as much as it has turned out to cost.
 
-use std::time::Duration;
-
-use test_support::admit_cost;
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{Limiter, Policy, PolicyHandle, Quota, StoreError};
-
-use crate::limiter;
+use crate::*;
 
 test_support::on_every_store!(
     highest_cost_of_a_log_counts_if_it_is_possible,
@@ -99,13 +93,13 @@ async fn many_leave_a_budget_together(store: impl Store + Clone) {
         limiter(policy.budget(), store.clone())
     };
     let (long, short) = (tokens(4_000_000_000, 2_500), tokens(4_000_000_000, 900));
-    let began = tokio::time::Instant::now();
+    let began = Instant::now();
     let is_whole = async || {
         let left_now = left(&long).await;
         let is_late = began.elapsed() > Duration::from_millis(2_400);
         assert!(left_now == 1_400_000_000 || is_late, "{left_now}");
     };
-    let mut admissions = tokio::task::JoinSet::new();
+    let mut admissions = JoinSet::new();
     for _ in 0..200 {
         let long = long.clone();
         admissions.spawn(async move {
@@ -118,13 +112,13 @@ async fn many_leave_a_budget_together(store: impl Store + Clone) {
     is_whole().await;
     let first_left = left(&short).await;
     assert!(first_left >= 1_400_000_000, "{first_left}");
-    tokio::time::sleep(Duration::from_millis(900)).await;
+    sleep(Duration::from_millis(900)).await;
     let all = short.check_cost("alice", 4_000_000_000).await.unwrap();
     short.settle(all.admitted().expect("all have left it"), 0).await.unwrap();
     is_whole().await;
     admit_cost(&short, 7).await;
     assert_eq!(left(&short).await, 3_999_999_993);
-    tokio::time::sleep(Duration::from_millis(1_700)).await;
+    sleep(Duration::from_millis(1_700)).await;
     assert!(left(&long).await >= 3_999_999_993);
     assert_eq!(admit_cost(&short, 4_000_000_000).await.remaining(), 0);
 }

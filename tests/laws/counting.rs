@@ -1,15 +1,6 @@
 //! Policies that count distinct values, and requests in flight.
 
-use std::time::Duration;
-
-use test_support::{admitted, eventually};
-use tokio::time::{Instant, sleep, timeout};
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Limiter, LogCost, MemoryStore, Policy, PolicyHandle, Quota, StoreError,
-};
-
-use crate::limiter;
+use crate::*;
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -1,16 +1,11 @@
 //! Several stores on one Redis, as those of a fleet, deny caches on, for seconds of real time: afterwards every
 //! admission and every denial is checked against the whole log.
 
-use std::collections::BTreeMap;
 use std::process::exit;
-use std::time::{Duration, Instant};
 
 use fork::{Fork, fork, waitpid};
-use test_support::{Redis, patient_store};
-use tokio::task::JoinSet;
-use tower_sliding_window::{Decision, Limiter, MemoryStore, Quota};
 
-use crate::limiter;
+use crate::*;
 
 const LIMIT: u32 = 10;
 const WINDOW: Duration = Duration::from_millis(200);
@@ -33,7 +28,7 @@ async fn work(limiter: Limiter, key: usize) -> Vec<(usize, bool, u128)> {
             }
         };
         answers.push((key, is_denied, timestamp.as_micros()));
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
         pause /= 2;
     }
     answers

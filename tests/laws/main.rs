@@ -9,8 +9,20 @@ mod reload;
 mod waits;
 mod wrong_designs;
 
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{FailurePolicy, Limiter, PolicyHandle};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use test_support::*;
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, advance, sleep, sleep_until, timeout};
+use tokio_test::{assert_pending, task};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sliding_window::store::{Check, Store, StoreFuture};
+use tower_sliding_window::*;
 
 /// Returns a limiter that is closed when the store fails: local logs would decide in its place.
 fn limiter(policy: impl Into<PolicyHandle>, store: impl Store) -> Limiter {

@@ -1,16 +1,6 @@
 //! A reload replaces a set of policies, and every log keeps what it holds.
 
-use std::sync::Barrier;
-use std::thread;
-use std::time::Duration;
-
-use tokio::time::sleep;
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Bans, Key, Overrides, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota,
-};
-
-use crate::limiter;
+use crate::*;
 
 test_support::on_every_store!(
     reload_keeps_the_history;

@@ -1,26 +1,12 @@
 //! Callers that wait are admitted as soon as there is room, in the order of their arrival. A wait may end
 //! without an admission, and many that wait cost the store no more than one.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
-
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::{array, bool, option};
-use test_support::{Delayed, StubStore, admit, admitted, outcome};
-use tokio::sync::Notify;
-use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{Instant, sleep, sleep_until};
-use tokio_test::{assert_pending, task};
-use tower_sliding_window::store::{Check, Store, StoreFuture};
-use tower_sliding_window::{
-    Admitted, Bans, FailurePolicy, Key, Limiter, LogCost, MemoryStore, Penalty, Policy,
-    PolicyHandle, Quota, StoreError, WaitError,
-};
 
-use crate::limiter;
+use crate::*;
 
 const WINDOW: Duration = Duration::from_millis(300);
 const TEN: Duration = Duration::from_secs(10);
@@ -395,7 +381,7 @@ async fn denial_behind_another_is_honest_after_a_log_is_exempt() {
     let (ip, user) = (policy("ip", Quota::per_second(99)), policy("user", Quota::new(1, TEN * 2)));
     let tenant = policy("tenant", Quota::new(1, TEN));
     let limiter = Limiter::new(&user, MemoryStore::new());
-    let is_exempt = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let is_exempt = Arc::new(AtomicBool::new(false));
     let send = |name: &'static str, max_wait| {
         let (limiter, is_exempt) = (limiter.clone(), is_exempt.clone());
         let (ip, user, tenant) = (ip.clone(), user.clone(), tenant.clone());

@@ -1,11 +1,7 @@
 //! Designs known to be wrong, on a timeline that shows it, and the right decisions beside each. Time
 //! is paused.
 
-use std::collections::{BTreeSet, HashMap};
-use std::time::Duration;
-
-use tokio::time::{Instant, advance};
-use tower_sliding_window::{Limiter, MemoryStore, Quota};
+use crate::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SHOWN: &str = "the wrong design shows its fault";

@@ -1,13 +1,10 @@
 //! The Redis user of SECURITY.md has the rights for all that the crate does, and no others. And TLS behind Sentinels, and on a
 //! Cluster: the servers behind get no plain text either.
 
-use std::time::Duration;
-
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::tls::{self, Certificates};
-use test_support::warnings::Warnings;
-use test_support::{Cluster, MASTER, Redis, Sentinel, eventually, patient};
-use tower_sliding_window::{Bans, FailurePolicy, Limiter, Policy, Quota, RedisServers, RedisStore};
+
+use crate::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -56,7 +53,7 @@ async fn on_a_cluster_and_nothing_else() {
     for node in &cluster.nodes {
         urls.push(make_user(node, May::DoAllOnACluster).await);
     }
-    let theirs = redis::Client::open(urls[0].clone()).unwrap();
+    let theirs = ::redis::Client::open(urls[0].clone()).unwrap();
     let servers = RedisServers::cluster(urls).unwrap();
     all_but_the_list(servers.clone()).await;
     let (slot, from) = cluster.slot("limiter:{=carol}:user:1m").await;
@@ -71,7 +68,7 @@ async fn on_a_cluster_and_nothing_else() {
     for forbidden in
         [&["INCR", "limiter:x"][..], &["FLUSHALL"], &["ZCARD", "other"], &["CLUSTER", "RESET"]]
     {
-        let mut command = redis::cmd(forbidden[0]);
+        let mut command = ::redis::cmd(forbidden[0]);
         let refused = command.arg(&forbidden[1..]).exec_async(&mut theirs).await.unwrap_err();
         assert_eq!(refused.code(), Some("NOPERM"), "{forbidden:?}");
     }

@@ -1,16 +1,8 @@
 //! Checks of concurrent callers, which go to Redis in one script call.
 
 use std::ops::Range;
-use std::sync::Arc;
-use std::time::Duration;
 
-use test_support::proxy::{Fault, Proxy};
-use test_support::{Cluster, Redis, eventually, patient};
-use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
-use tokio::time::timeout;
-use tower_sliding_window::store::{Check, LogId, Outcome, Store};
-use tower_sliding_window::{Counts, FailurePolicy, Limiter, Policy, Quota, RedisStore, StoreError};
+use crate::*;
 
 const A_SECOND: Duration = Duration::from_secs(1);
 
@@ -94,7 +86,7 @@ async fn settlements_are_made_without_their_callers_and_in_order() {
     let settling = limiter.clone();
     let settled = tokio::spawn(async move {
         for _ in 0..300 {
-            let admitted = test_support::admit_cost(&settling, 9).await;
+            let admitted = admit_cost(&settling, 9).await;
             for cost in [7, 3] {
                 let mut settled = tokio_test::task::spawn(settling.settle(&admitted, cost));
                 // Nearly always pending: on a busy machine the reply may be there.
@@ -269,7 +261,7 @@ async fn requests_of_a_call_without_a_reply_are_sent_again() {
     proxy.set(Fault::Stall);
     let checks = (0..20).map(|number| send(&store, check(format!("user-{number}"))));
     let checks: Vec<_> = checks.collect();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    sleep(Duration::from_millis(50)).await;
     proxy.drop_replies(1);
     proxy.set(Fault::None);
     for outcome in checks {
@@ -331,7 +323,7 @@ fn unpolled_batch_delays_no_other() {
     unpolled.block_on(async {
         redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
         let _held = ["1", "2", "3"].map(|key| send(&store, check(key)));
-        tokio::time::sleep(A_SECOND / 10).await;
+        sleep(A_SECOND / 10).await;
         redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
     });
     // Nothing polls that runtime any more, and its task has taken requests.

@@ -1,11 +1,6 @@
 //! The application's own commands on the connection of the store.
 
-use std::time::{Duration, Instant};
-
-use test_support::proxy::{Fault, Proxy};
-use test_support::{Cluster, Redis, eventually, patient_store};
-use tokio::task::JoinSet;
-use tower_sliding_window::{RedisCommands, RedisScript, RedisServers, RedisStore, StoreError};
+use crate::*;
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
@@ -14,7 +9,7 @@ async fn commands(servers: RedisServers) -> RedisCommands {
 }
 
 async fn get(commands: &RedisCommands, key: &str) -> Result<Option<u32>, StoreError> {
-    commands.query(redis::cmd("GET").arg(key)).await
+    commands.query(::redis::cmd("GET").arg(key)).await
 }
 
 #[tokio::test]
@@ -27,7 +22,7 @@ async fn commands_pipelines_and_scripts_reply() {
         for number in 0..10 {
             let key = format!("{{tag-{number}}}:count");
             assert_eq!(get(&commands, &key).await.unwrap(), None);
-            let mut both = redis::pipe();
+            let mut both = ::redis::pipe();
             both.set(&key, 7).ignore().get(&key).exists(&key);
             let reply: (u32, bool) = commands.pipeline(&both).await.unwrap();
             assert_eq!(reply, (7, true));
@@ -58,7 +53,7 @@ async fn commands_follow_a_slot_that_moves() {
                 break key;
             }
         };
-        let mut change = redis::pipe();
+        let mut change = ::redis::pipe();
         change.incr(&key, 1).get(&key);
         let (slot, from) = cluster.slot(&key).await;
         // On either node, by the new one or by the old one.
@@ -81,19 +76,19 @@ async fn any_command_finds_a_node_that_is_well() {
     let commands = commands(cluster.servers()).await;
     for number in 0..6 {
         let key = format!("{{tag-{number}}}:x");
-        let mut add = redis::cmd("XADD");
+        let mut add = ::redis::cmd("XADD");
         commands.query::<()>(add.arg(&key).arg("*").arg("f").arg("v")).await.unwrap();
-        let mut read = redis::cmd("XREAD");
+        let mut read = ::redis::cmd("XREAD");
         read.arg("COUNT").arg(1).arg("STREAMS").arg(&key).arg(0);
-        commands.query::<redis::Value>(&read).await.unwrap();
+        commands.query::<::redis::Value>(&read).await.unwrap();
     }
     cluster.nodes[0].kill();
     eventually("another node replies", async || {
-        commands.query::<redis::Value>(&redis::cmd("TIME")).await.is_ok()
+        commands.query::<::redis::Value>(&::redis::cmd("TIME")).await.is_ok()
     })
     .await;
     for _ in 0..5 {
-        commands.query::<redis::Value>(&redis::cmd("TIME")).await.unwrap();
+        commands.query::<::redis::Value>(&::redis::cmd("TIME")).await.unwrap();
     }
 }
 
@@ -103,9 +98,9 @@ async fn pipeline_is_executed_once_while_its_slot_moves() {
     let cluster = Cluster::start().await;
     let commands = commands(cluster.servers()).await;
     let (slot, from) = cluster.slot("{tag}:a").await;
-    let mut both = redis::pipe();
+    let mut both = ::redis::pipe();
     both.incr("{tag}:a", 1).incr("{tag}:b", 1);
-    commands.query::<()>(redis::cmd("SET").arg("{tag}:a").arg(0)).await.unwrap();
+    commands.query::<()>(::redis::cmd("SET").arg("{tag}:a").arg(0)).await.unwrap();
     cluster.begin_to_move(slot, from, (from + 1) % 3).await;
     let split = commands.pipeline::<(u32, u32)>(&both).await.unwrap_err();
     assert!(split.may_have_counted(), "{split:?}");
@@ -121,7 +116,7 @@ async fn a_wrong_reply_is_an_error() {
     assert!(matches!(refused, Err(StoreError::Refused { code, .. }) if code == "WRONGTYPE"));
     redis.run::<()>(&["SET", "text", "x"]).await;
     assert!(matches!(get(&commands, "text").await, Err(StoreError::Protocol { .. })));
-    let mut both = redis::pipe();
+    let mut both = ::redis::pipe();
     both.get("text").get("list");
     let refused = commands.pipeline::<(String, String)>(&both).await;
     assert!(matches!(refused, Err(StoreError::Refused { .. })), "{refused:?}");
@@ -161,7 +156,7 @@ async fn command_whose_turn_does_not_come_is_refused() {
     proxy.set(Fault::Delay(Duration::from_millis(100)));
     let calls = (0..2_000).map(|_| {
         let commands = commands.clone();
-        async move { commands.query::<u32>(redis::cmd("INCR").arg("runs")).await }
+        async move { commands.query::<u32>(::redis::cmd("INCR").arg("runs")).await }
     });
     let calls = calls.collect::<JoinSet<_>>().join_all().await;
     let made = calls.iter().filter(|it| it.is_ok()).count();

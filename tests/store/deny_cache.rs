@@ -1,13 +1,6 @@
 //! The denials that a process repeats from memory: cheap under flood.
 
-use std::sync::Arc;
-
-use test_support::requests::{by_user, from_user, ok};
-use test_support::{Redis, admit, eventually, patient_store};
-use tokio_test::{assert_pending, task};
-use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_sliding_window::store::{Check, LogId, Store};
-use tower_sliding_window::{Limiter, Penalty, Policy, Quota};
+use crate::*;
 
 /// 64 connections in flight, 40,000 requests of one user: the calls end when the window is full. Nobody counts strikes, so a
 /// denial hides none.
@@ -17,7 +10,7 @@ async fn flood_of_one_user_costs_few_scripts() {
     let policy = Policy::new("user").quota(Quota::per_hour(5)).penalty(Penalty::manual());
     let layer = by_user(policy, patient_store(redis.url()).await);
     let service = layer.layer(service_fn(ok));
-    let mut clients = tokio::task::JoinSet::new();
+    let mut clients = JoinSet::new();
     for _ in 0..64 {
         let mut service = service.clone();
         clients.spawn(async move {

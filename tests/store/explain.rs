@@ -1,11 +1,6 @@
 //! What `Limiter::explain` says is what the log holds, and what a check then gets.
 
-use std::time::Duration;
-
-use test_support::{Redis, admit_cost, retry_after};
-use tokio::time::sleep;
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{Bans, DecidedBy, Explanation, Limiter, Policy, Quota, StoreError};
+use crate::*;
 
 test_support::on_every_store!(
     explanation_lists_each_admission_and_what_a_denial_waits_for,
@@ -127,16 +122,16 @@ async fn explanation_writes_nothing() {
     assert_eq!(dump().await, before);
     assert!(redis.run::<i64>(&["PTTL", LOG]).await <= 600_000, "no TTL is renewed");
 
-    let store = tower_sliding_window::MemoryStore::new();
+    let store = MemoryStore::new();
     explain(&limiter("1/1h", store.clone())).await;
     assert!(store.is_empty(), "no log is made");
 }
 
 #[tokio::test(start_paused = true)]
 async fn json_has_microseconds_and_no_key() {
-    let limiter = limiter("1/60s", tower_sliding_window::MemoryStore::new());
+    let limiter = limiter("1/60s", MemoryStore::new());
     let only = admit_cost(&limiter, 1).await;
-    tokio::time::advance(Duration::from_millis(1_500)).await;
+    advance(Duration::from_millis(1_500)).await;
     let json = serde_json::to_value(explain(&limiter).await).unwrap();
     let admission = serde_json::json!({
         "id": only.id().to_string(), "cost": 1, "timestamp_us": 0, "age_us": 1_500_000,

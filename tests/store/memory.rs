@@ -1,17 +1,10 @@
 //! The in-process store beyond the laws: exact to the microsecond, bounded, and right under threads.
 
-use std::future::Future;
 use std::pin::pin;
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-use test_support::admit;
-use tokio::runtime::Handle;
-use tokio::time::advance;
-use tower_sliding_window::store::Strike;
-use tower_sliding_window::{Bans, Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError};
+use crate::*;
 
 const TICK: Duration = Duration::from_micros(1);
 

@@ -1,15 +1,9 @@
 //! The metrics of the stores: how long calls take, how many requests share one, and what is held. And the counters of
 //! decisions, whose handles are kept: which recorder gets the counts, and under which name.
 
-use std::time::Duration;
+use ::metrics::Unit;
 
-use metrics::Unit;
-use test_support::recorder::RecordedMetrics;
-use test_support::{Redis, eventually};
-use tokio::time::advance;
-use tower_sliding_window::{
-    FailurePolicy, Limiter, MemoryStore, Policy, PolicyHandle, Quota, RedisStore, WaitError,
-};
+use crate::*;
 
 fn call_seconds(script: &str, outcome: &str) -> String {
     let name = "sliding_window_store_call_duration_seconds";
@@ -38,7 +32,7 @@ async fn each_call_reports_its_script_its_time_and_how_many_share_it() {
     assert_eq!(recorded.samples(&call_seconds("reset", "ok")).len(), 1);
     assert_eq!(recorded.samples(ADMIT_BATCHES), [1.0; 4]);
 
-    let mut checks = tokio::task::JoinSet::new();
+    let mut checks = JoinSet::new();
     for user in 0..50_u32 {
         let limiter = limiter.clone();
         checks.spawn(async move { limiter.check(user).await.unwrap().is_admitted() });

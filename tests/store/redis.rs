@@ -2,16 +2,8 @@
 //! what to change.
 
 use std::net::TcpListener;
-use std::time::Duration;
 
-use test_support::warnings::Warnings;
-use test_support::{Redis, admit_cost, eventually, on_every_store};
-use tokio::time::sleep;
-use tower_sliding_window::store::Store;
-use tower_sliding_window::{
-    Admitted, Bans, DecidedBy, FailurePolicy, Limiter, Penalty, Policy, PolicyHandle, Quota,
-    RedisServers, RedisStore, StoreError,
-};
+use crate::*;
 
 #[tokio::test]
 async fn decision_is_one_script_call() {
