@@ -2,6 +2,13 @@
 
 use crate::*;
 
+/// Starts a Cluster, and a limiter on it.
+async fn start(limit: u32) -> (Cluster, Limiter) {
+    let cluster = Cluster::start().await;
+    let limiter = limiter(user(limit), &store(cluster.servers()).await);
+    (cluster, limiter)
+}
+
 /// Checks alice five times: all pass, or none does.
 async fn five_of_alice(limiter: &Limiter, pass: bool) {
     for _ in 0..5 {
@@ -12,15 +19,11 @@ async fn five_of_alice(limiter: &Limiter, pass: bool) {
 /// All nodes are silent, so that the connection is given up. One of them is empty when the next one is made.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_emptied_without_a_connection_never_over_admits() {
-    let mut cluster = Cluster::start().await;
-    let limiter = limiter(user(5), &store(cluster.servers()).await);
-    let (_, owner) = cluster.slot(LOG).await;
+    let (mut cluster, limiter) = start(5).await;
+    let owner = cluster.owner(LOG).await;
     five_of_alice(&limiter, true).await;
     cluster.nodes.iter().for_each(|node| node.signal("STOP"));
-    for key in 0..5 {
-        let decision = limiter.check(key.to_string()).await.unwrap();
-        assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
-    }
+    decides(DecidedBy::LocalLog, &limiter, &["1", "2", "3", "4", "5"].map(String::from)).await;
     cluster.nodes[owner].restart().await;
     cluster.nodes.iter().for_each(|node| node.signal("CONT"));
     eventually("Redis decides", async || {
@@ -41,19 +44,22 @@ async fn keys_of(cluster: &Cluster, node: usize) -> (Vec<String>, Vec<String>) {
     let (mut of_it, mut others) = (Vec::new(), Vec::new());
     for number in 0..60 {
         let key = format!("key-{number}");
-        let (_, owner) = cluster.slot(&log_of(&key)).await;
-        if owner == node { of_it.push(key) } else { others.push(key) }
+        match cluster.owner(&log_of(&key)).await == node {
+            true => of_it.push(key),
+            false => others.push(key),
+        }
     }
     (of_it, others)
 }
 
-/// A Cluster, a limiter that has used its second node, keys of that one, and keys of the others.
-async fn steady_cluster() -> (Cluster, Limiter, Vec<String>, Vec<String>) {
+/// A Cluster, a store that has used its second node, keys of that one, and keys of the others.
+async fn steady_cluster(timeout: Duration) -> (Cluster, RedisStore, Vec<String>, Vec<String>) {
     let cluster = Cluster::start().await;
-    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+    let store = RedisStore::builder().deny_cache(false).response_timeout(timeout);
+    let store = store.connect(cluster.servers()).await.unwrap();
     let (of_it, others) = keys_of(&cluster, 1).await;
-    decides(DecidedBy::Store, &limiter, &of_it).await;
-    (cluster, limiter, of_it, others)
+    decides(DecidedBy::Store, &limiter(user(1_000), &store), &of_it).await;
+    (cluster, store, of_it, others)
 }
 
 async fn decides(by: DecidedBy, limiter: &Limiter, keys: &[String]) {
@@ -82,12 +88,8 @@ fn all_at_once(by: DecidedBy, limiter: &Limiter, keys: &[String]) -> JoinSet<()>
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_node_costs_its_timeout_once() {
     const TIMEOUT: Duration = Duration::from_secs(3);
-    let cluster = Cluster::start().await;
-    let store = RedisStore::builder().response_timeout(TIMEOUT).connect(cluster.servers()).await;
-    let store = store.unwrap();
+    let (cluster, store, of_it, others) = steady_cluster(TIMEOUT).await;
     let limiter = limiter(user(9), &store);
-    let (of_it, others) = keys_of(&cluster, 1).await;
-    decides(DecidedBy::Store, &limiter, &of_it).await;
     cluster.nodes[1].signal("STOP");
     all_at_once(DecidedBy::LocalLog, &limiter, &of_it).join_all().await;
     let start = Instant::now();
@@ -143,11 +145,8 @@ async fn other_nodes_decide_beside_a_dead_one() {
 /// would wait for one of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resets_on_a_silent_node_delay_no_call_to_another() {
-    let cluster = Cluster::start().await;
-    let store = RedisStore::builder().response_timeout(Duration::from_secs(3));
-    let limiter = limiter(user(1_000), &store.connect(cluster.servers()).await.unwrap());
-    let (of_it, others) = keys_of(&cluster, 1).await;
-    decides(DecidedBy::Store, &limiter, &of_it).await;
+    let (cluster, store, of_it, others) = steady_cluster(Duration::from_secs(3)).await;
+    let limiter = limiter(user(1_000), &store);
     cluster.nodes[1].signal("STOP");
     let mut slow = JoinSet::new();
     for key in (0..10).flat_map(|_| of_it.clone()) {
@@ -162,11 +161,11 @@ async fn resets_on_a_silent_node_delay_no_call_to_another() {
 /// A slot has moved from one node to another while a third one hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slot_that_has_moved_is_found_beside_a_silent_node() {
-    let (cluster, limiter, of_it, mut others) = steady_cluster().await;
+    let (cluster, store, of_it, mut others) = steady_cluster(fault::TIMEOUT).await;
+    let limiter = limiter(user(1_000), &store);
     decides(DecidedBy::Store, &limiter, &others).await;
     let moved = others.pop().unwrap();
-    let (slot, from) = cluster.slot(&log_of(&moved)).await;
-    cluster.move_slot(slot, from, 2 - from).await;
+    cluster.move_key(&log_of(&moved), 2 - cluster.owner(&log_of(&moved)).await).await;
     cluster.nodes[1].signal("STOP");
     let of_it = all_at_once(DecidedBy::LocalLog, &limiter, &of_it);
     for _ in 0..10 {
@@ -180,11 +179,9 @@ async fn slot_that_has_moved_is_found_beside_a_silent_node() {
 /// A slot is on its way to a new node, which has the log already. It is not used for a few seconds, and restarts empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newcomer_that_restarts_empty_never_over_admits() {
-    let mut cluster = Cluster::start().await;
-    let limiter = limiter(user(5), &store(cluster.servers()).await);
-    let (slot, from) = cluster.slot(LOG).await;
+    let (mut cluster, limiter) = start(5).await;
     let to = cluster.add_primary().await;
-    cluster.begin_to_move(slot, from, to).await;
+    cluster.begin_to_move(LOG, to).await;
     five_of_alice(&limiter, true).await;
     assert_eq!(cluster.nodes[to].keys().await, [LOG]);
     for number in 0..30 {
@@ -205,8 +202,7 @@ async fn newcomer_that_restarts_empty_never_over_admits() {
 async fn expired_log_of_a_slot_that_moves_harms_no_other() {
     // So few entries are removed all at once, and so many by their number.
     for length in [1, 257] {
-        let cluster = Cluster::start().await;
-        let limiter = limiter(user(1), &store(cluster.servers()).await);
+        let (cluster, limiter) = start(1).await;
         let limiter = limiter.failure_policy(FailurePolicy::Closed);
         let second = Policy::new("user").quota(Quota::new(300, Duration::from_secs(1)));
         let [two, second] = [user(300), second].map(PolicyHandle::new);
@@ -221,7 +217,7 @@ async fn expired_log_of_a_slot_that_moves_harms_no_other() {
         }
         assert!(all.join_all().await.into_iter().all(|is_admitted| is_admitted));
         for key in &expired {
-            cluster.begin_to_move(cluster.slot(&log_of(key)).await.0, 1, 0).await;
+            cluster.begin_to_move(&log_of(key), 0).await;
         }
         sleep(Duration::from_millis(1_400)).await;
         // The log of the hour has the request only if it passes.
@@ -251,10 +247,9 @@ async fn expired_log_of_a_slot_that_moves_is_that_of_all_processes() {
     let second = Policy::new("user").quota(Quota::new(3, Duration::from_secs(1)));
     let limiter = limiter(second, &store(cluster.servers()).await);
     let log = "tsw:{=alice}:user:1s";
-    let (slot, from) = cluster.slot(log).await;
+    let to = cluster.next(log).await;
     assert!(admit(&limiter, "alice").await);
-    let to = (from + 1) % 3;
-    cluster.begin_to_move(slot, from, to).await;
+    cluster.begin_to_move(log, to).await;
     sleep(Duration::from_millis(1_400)).await;
     decides(DecidedBy::Store, &limiter, &["alice", "alice"].map(String::from)).await;
     assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 1);
@@ -265,14 +260,12 @@ async fn expired_log_of_a_slot_that_moves_is_that_of_all_processes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_of_a_slot_that_moves_is_written_back() {
     for is_there_before in [true, false] {
-        let cluster = Cluster::start().await;
-        let limiter = limiter(user(1_000), &store(cluster.servers()).await);
-        let (slot, from) = cluster.slot(LOG).await;
-        let (mut checks, to) = (1, (from + 1) % 3);
+        let (cluster, limiter) = start(1_000).await;
+        let (from, to) = (cluster.owner(LOG).await, cluster.next(LOG).await);
         if is_there_before {
             assert!(admit(&limiter, "alice").await);
         }
-        cluster.begin_to_move(slot, from, to).await;
+        cluster.begin_to_move(LOG, to).await;
         if !is_there_before {
             assert!(admit(&limiter, "alice").await);
         }
@@ -280,8 +273,7 @@ async fn log_of_a_slot_that_moves_is_written_back() {
         let alice = async || limiter.check("alice").await.unwrap().decided_by();
         assert_eq!(alice().await, DecidedBy::LocalLog);
         cluster.nodes[from].signal("CONT");
-        let began = Instant::now();
-        checks += 2;
+        let (mut checks, began) = (3, Instant::now());
         while alice().await != DecidedBy::Store {
             assert!(began.elapsed() < Duration::from_secs(2), "{is_there_before}");
             checks += 1;
@@ -295,8 +287,7 @@ async fn log_of_a_slot_that_moves_is_written_back() {
 /// Its node has given it up, and no other one has taken it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_of_a_slot_that_nobody_has_is_decided_here() {
-    let cluster = Cluster::start().await;
-    let limiter = limiter(user(1_000), &store(cluster.servers()).await);
+    let (cluster, limiter) = start(1_000).await;
     let (slot, owner) = cluster.slot(LOG).await;
     let alice = async || limiter.check("alice").await.unwrap().decided_by();
     assert_eq!(alice().await, DecidedBy::Store);
@@ -316,10 +307,11 @@ async fn log_of_a_slot_that_nobody_has_is_decided_here() {
 /// Of two nodes that hang one returns.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_returns_beside_a_silent_one() {
-    let (cluster, limiter, of_it, others) = steady_cluster().await;
+    let (cluster, store, of_it, others) = steady_cluster(fault::TIMEOUT).await;
+    let limiter = limiter(user(1_000), &store);
     decides(DecidedBy::Store, &limiter, &others).await;
     cluster.nodes.iter().for_each(|node| node.signal("STOP"));
-    let all = others.iter().chain(&of_it).cloned().collect::<Vec<_>>();
+    let all = [&of_it[..], &others].concat();
     all_at_once(DecidedBy::LocalLog, &limiter, &all).join_all().await;
     sleep(Duration::from_secs(2)).await;
     let start = Instant::now();
@@ -364,9 +356,8 @@ async fn node_that_is_cut_off_is_not_believed() {
 /// `FLUSHALL` breaks no connection. The slot of the node's mark has moved away before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushed_node_gets_its_logs_back() {
-    let cluster = Cluster::start().await;
-    let limiter = limiter(user(5), &store(cluster.servers()).await);
-    let (_, owner) = cluster.slot(LOG).await;
+    let (cluster, limiter) = start(5).await;
+    let node = cluster.node_of(LOG).await;
     five_of_alice(&limiter, true).await;
     // Checks of others have the nodes looked at once a second.
     let look = async || {
@@ -377,15 +368,14 @@ async fn flushed_node_gets_its_logs_back() {
     };
     let mark = loop {
         look().await;
-        let marks: Vec<String> = cluster.nodes[owner].run(&["KEYS", "tsw:*:mark"]).await;
+        let marks: Vec<String> = node.run(&["KEYS", "tsw:*:mark"]).await;
         if let Some(mark) = marks.into_iter().next() {
             break mark;
         }
     };
-    let (slot, _) = cluster.slot(&mark).await;
-    cluster.move_slot(slot, owner, (owner + 1) % 3).await;
+    cluster.move_key(&mark, cluster.next(&mark).await).await;
     look().await;
-    cluster.nodes[owner].run::<redis::Value>(&["FLUSHALL"]).await;
+    node.run::<redis::Value>(&["FLUSHALL"]).await;
     look().await;
     five_of_alice(&limiter, false).await;
 }
@@ -397,8 +387,7 @@ async fn new_node_never_over_admits() {
     let new = cluster.add_primary().await;
     let limiter = limiter(user(5), &store(cluster.servers()).await);
     five_of_alice(&limiter, true).await;
-    let (slot, owner) = cluster.slot(LOG).await;
-    cluster.move_slot(slot, owner, new).await;
+    cluster.move_key(LOG, new).await;
     cluster.nodes[new].restart().await;
     cluster.serves_every_slot(&[0, 1, 2, new]).await;
     five_of_alice(&limiter, false).await;
@@ -416,10 +405,7 @@ async fn cluster_that_is_not_formed_is_asked_now_and_then() {
     all_at_once(DecidedBy::LocalLog, &limiter, &keys).join_all().await;
     let asked = lone.call_count("cluster|slots").await;
     assert!(asked < 50, "{asked} questions");
-    let slots: Vec<_> = (0..16_384).map(|slot| slot.to_string()).collect();
-    let add: Vec<_> =
-        ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(|it| &**it)).collect();
-    lone.run::<()>(&add).await;
+    add_all_slots(&lone).await;
     until_redis_decides(&limiter, "alice").await;
     // All keys are on one node, so checks share calls.
     let keys: Vec<_> = (0..500).map(|number| format!("other-{number}")).collect();
@@ -431,15 +417,8 @@ async fn cluster_that_is_not_formed_is_asked_now_and_then() {
 
 /// Has clients reach the second node through a proxy. Returns it, and what they connect to.
 async fn node_behind_a_proxy(cluster: &Cluster) -> (Proxy, RedisServers) {
-    let node = &cluster.nodes[1];
-    let proxy = Proxy::to(node.port()).await;
-    let (bus, port) = ((node.port() + 10_000).to_string(), proxy.port().to_string());
-    node.run::<()>(&["CONFIG", "SET", "cluster-announce-bus-port", &bus]).await;
-    node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &port]).await;
-    eventually("the others know the port", async || {
-        cluster.nodes[0].run::<String>(&["CLUSTER", "NODES"]).await.contains(&port)
-    })
-    .await;
+    let proxy = Proxy::to(cluster.nodes[1].port()).await;
+    cluster.announce(1, proxy.port()).await;
     (proxy, RedisServers::cluster([cluster.nodes[0].url()]).unwrap())
 }
 
@@ -451,8 +430,7 @@ async fn distant_node_names_the_one_that_gets_its_slot() {
     let (proxy, servers) = node_behind_a_proxy(&cluster).await;
     let limiter = limiter(user(9), &store(servers).await);
     decides(DecidedBy::Store, &limiter, &of_it[..1]).await;
-    let (slot, from) = cluster.slot(&log_of(&of_it[1])).await;
-    cluster.begin_to_move(slot, from, 0).await;
+    cluster.begin_to_move(&log_of(&of_it[1]), 0).await;
     proxy.set(Fault::Delay(Duration::from_millis(250)));
     decides(DecidedBy::Store, &limiter, &of_it[1..2]).await;
 }
@@ -460,8 +438,7 @@ async fn distant_node_names_the_one_that_gets_its_slot() {
 /// What it refuses would be refused again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_without_memory_gets_each_request_once() {
-    let cluster = Cluster::start().await;
-    let limiter = limiter(user(9), &store(cluster.servers()).await);
+    let (cluster, limiter) = start(9).await;
     let (of_it, _) = keys_of(&cluster, 1).await;
     decides(DecidedBy::Store, &limiter, &of_it[..1]).await;
     let node = &cluster.nodes[1];
@@ -538,9 +515,7 @@ async fn cluster_that_is_gone_is_a_few_lines() {
 async fn cluster_whose_nodes_are_out_of_reach_is_no_connection() {
     let announced = ["--cluster-announce-ip", "127.0.0.2", "--cluster-announce-port", "9"];
     let node = Redis::start_with(&[&["--cluster-enabled", "yes"], &announced[..]].concat()).await;
-    let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
-    let command = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
-    node.run::<()>(&Vec::from_iter(command)).await;
+    add_all_slots(&node).await;
     let cluster = Cluster { nodes: vec![node] };
     cluster.serves_every_slot(&[0]).await;
     let error = RedisStore::connect(cluster.servers()).await.unwrap_err();
@@ -553,7 +528,7 @@ async fn cluster_whose_nodes_are_out_of_reach_is_no_connection() {
 async fn explanation_finds_the_replica_that_has_taken_the_place() {
     let mut cluster = Cluster::with_replicas(1).await;
     let limiter = limiter(user(9), &store(cluster.servers()).await);
-    let (_, owner) = cluster.slot(LOG).await;
+    let owner = cluster.owner(LOG).await;
     assert_eq!(limiter.explain("alice").await.unwrap().decided_by, DecidedBy::Store);
     cluster.nodes[owner].kill();
     cluster.nodes[owner + 3].says("replication", "role:master").await;
@@ -587,7 +562,7 @@ async fn replaced_node_never_over_admits_and_keeps_bans() {
         let store = store(cluster.servers()).await;
         let policy = with_bans("banned");
         let [limiter, banned] = [user(5).into(), policy.clone()].map(|it| limiter(&it, &store));
-        let (_, owner) = cluster.slot(LOG).await;
+        let owner = cluster.owner(LOG).await;
         five_of_alice(&limiter, true).await;
         assert!(admit(&banned, "alice").await);
         let bans = Bans::new(&policy, store);
@@ -640,7 +615,7 @@ impl TwoNodes {
 
     /// Returns the number of the node of a key.
     async fn number(&self, key: &str) -> usize {
-        self.cluster.slot(&log_of(key)).await.1
+        self.cluster.owner(&log_of(key)).await
     }
 
     async fn node(&self, key: &str) -> &Redis {
@@ -741,7 +716,7 @@ async fn late_rollback_undoes_no_admission() {
     assert_eq!(warm.decided_by(), DecidedBy::Store);
 
     let (node, log) = (&cluster.nodes[1], log_of(alice));
-    let later = &cluster.nodes[cluster.slot(&log_of(bob)).await.1];
+    let later = cluster.node_of(&log_of(bob)).await;
     later.run::<()>(&["CLIENT", "PAUSE", "1500", "ALL"]).await;
     let hold_back = async {
         node.has_entries(&log, 1).await;
@@ -884,7 +859,7 @@ async fn denial_beside_another_rule_is_remembered() {
     }
     let (made, took) = (calls().await - before, began.elapsed());
     assert!(made <= 10 + 5 * took.as_secs(), "{made} calls in {took:?}");
-    let (_, node) = cluster.slot(LOG).await;
+    let node = cluster.owner(LOG).await;
     cluster.nodes[node].kill();
     // Until the denial in memory is over.
     sleep(Duration::from_secs(1)).await;
@@ -1136,7 +1111,7 @@ async fn logs_of_a_failing_node_delay_no_write_to_another() {
         let failing = &two.cluster.nodes[number];
         let mut there = Vec::new();
         for key in (0..6_000).map(|key| format!("key-{key}")) {
-            if two.cluster.slot(&log_of(&key)).await.1 == number {
+            if two.number(&key).await == number {
                 there.push(key);
             }
         }
@@ -1305,7 +1280,7 @@ async fn denied_request_whose_reply_is_lost_keeps_no_place() {
     let user = PolicyHandle::new(user(1));
     let limiter = limiter(&user, &store(servers).await).failure_policy(FailurePolicy::Open);
     assert!(admit(&limiter, bob).await);
-    cluster.nodes[cluster.slot(&log_of(alice)).await.1].signal("STOP");
+    cluster.node_of(&log_of(alice)).await.signal("STOP");
     let silent = limiter.check(alice).await.unwrap();
     assert_eq!(silent.decided_by(), DecidedBy::FailurePolicy);
     proxy.set(Fault::Delay(Duration::from_millis(250)));
@@ -1376,5 +1351,5 @@ async fn named_server_of_another_cluster_is_not_believed() {
     assert!(warnings.lines().iter().any(|line| line.contains("of another Redis Cluster")));
     ours.nodes.iter_mut().for_each(Redis::kill);
     until_redis_decides(&limiter, "alice").await;
-    assert_eq!(theirs.nodes[theirs.slot(LOG).await.1].keys().await, [LOG]);
+    assert_eq!(theirs.node_of(LOG).await.keys().await, [LOG]);
 }

@@ -71,7 +71,7 @@ async fn cluster_primary_hangs() {
     let answers = fault.ends([load], began, go_on).await;
     let mut others = Vec::new();
     for user in 0..USERS {
-        if cluster.slot(&format!("tsw:{{=user-{user}}}:user:2s")).await.1 != 1 {
+        if cluster.owner(&format!("tsw:{{=user-{user}}}:user:2s")).await != 1 {
             others.push(user);
         }
     }

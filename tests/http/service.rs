@@ -134,14 +134,12 @@ async fn unpolled_admission_gives_its_place_back() {
     for _ in 0..3 {
         drop(service.ready().await.unwrap().call(from_user("alice")));
     }
-    let response = service.ready().await.unwrap().call(from_user("alice")).await.unwrap();
-    assert_eq!(response.status(), OK);
-    let denied = service.ready().await.unwrap().call(from_user("alice")).await.unwrap();
-    assert_eq!(denied.status(), TOO_MANY);
+    assert_eq!(status(&service, "alice").await, OK);
+    assert_eq!(status(&service, "alice").await, TOO_MANY);
 }
 
-/// A panic of a closure of the application ends the request, not the service of all requests. What sees the request of a
-/// client runs in `call`.
+/// A panic of a closure of the application, or of its store, ends the request and not the service of all requests. What sees
+/// the request of a client runs in `call`.
 #[tokio::test]
 async fn panic_in_a_closure_leaves_the_buffer() {
     let on_rejection = layer(1).on_rejection(|_, _| {
@@ -155,7 +153,12 @@ async fn panic_in_a_closure_leaves_the_buffer() {
         Ok::<_, KeyError>(Key::from(&user[..4]))
     };
     let extractor = SlidingWindowLayer::new(Quota::per_minute(1), extractor, MemoryStore::new());
-    for (layer, panics) in [(on_rejection, "alice"), (extractor, "bob")] {
+    let store = StubStore(|check: &Check| {
+        assert!(check.logs()[0].key.as_bytes() != b"bob");
+        StoreFuture::ready(Ok(outcome(Duration::ZERO)))
+    });
+    let store = by_user(Quota::per_minute(9), store);
+    for (layer, panics) in [(on_rejection, "alice"), (extractor, "bob"), (store, "bob")] {
         let buffer = Buffer::new(layer.layer(service_fn(ok)), 8);
         let send = |user: &'static str| {
             let buffer = buffer.clone();
@@ -283,23 +286,6 @@ async fn what_is_send_stays_send() {
     let boxed = service.boxed_clone();
     let task = tokio::spawn(async move { boxed.oneshot(from_user("alice")).await });
     assert_eq!(task.await.unwrap().unwrap().status(), OK);
-}
-
-/// A store is the application's, too.
-#[tokio::test]
-async fn panic_of_a_store_leaves_the_buffer() {
-    let store = StubStore(|check: &Check| {
-        assert!(check.logs()[0].key.as_bytes() != b"bob");
-        StoreFuture::ready(Ok(outcome(Duration::ZERO)))
-    });
-    let buffer = Buffer::new(by_user(Quota::per_minute(9), store).layer(service_fn(ok)), 8);
-    let send = |user: &'static str| {
-        let buffer = buffer.clone();
-        tokio::spawn(async move { buffer.oneshot(from_user(user)).await.map(|it| it.status()) })
-    };
-    assert_eq!(send("alice").await.unwrap().unwrap(), OK);
-    assert!(send("bob").await.unwrap_err().is_panic(), "of its request");
-    assert_eq!(send("carol").await.unwrap().unwrap(), OK);
 }
 
 /// The service has given no response.

@@ -13,10 +13,7 @@ use proptest::sample::select;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tower_sliding_window::key::TrustedProxies;
-use tower_sliding_window::{
-    Counts, FailurePolicy, Penalty, Policies, Policy, PolicyError, PolicyHandle, Quota, QuotaError,
-    RedisServers,
-};
+use tower_sliding_window::*;
 
 fn json<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
@@ -267,53 +264,32 @@ fn an_error_names_the_part_of_a_text() {
 #[test]
 fn an_error_says_where_it_is() {
     const FIELDS: &str = "`name`, `quotas`, `keep_for`, `counts`, `penalty`";
-    for (text, place, part) in [
-        (
-            "ip = '1/1s'\nuser = '5/sixty'",
-            "line 2, column 8",
-            "quota number 1: the window \"sixty\"",
-        ),
-        ("[user]\nquotas = ['5/60s', '0/1s']", "line 2, column 10", "quota number 2: the limit is"),
-        ("[user]\nquotas = 5", "line 2, column 10", "a text such as \"5/60s\", or a list"),
-        (
-            "[user]\nquotas = []",
-            "line 2, column 10",
-            "invalid length 0, expected one quota or more",
-        ),
-        ("[user]\nquotas = '1/1s'\nkeep_for = 'soon'", "line 3, column 12", "the window \"soon\""),
-        ("[user]\nquotas = '1/1s'\npenalty = '3/10m'", "line 3, column 11", "write STRIKES"),
-        (
-            "[user]\nquotas = '1/1s'\ncounts = 'all'",
-            "line 3, column 10",
-            "`all`, expected one of `requests`, `distinct`, `in_flight`, `budget`, `byte_budget`",
-        ),
-        ("[user]\nquotas = '1/1s'\ncounts = 5", "line 3, column 10", "wanted string"),
-        ("[user]\nquota = '5/60s'", "line 2, column 1", FIELDS),
-        (
-            "[ip]\nquotas = '1/1s'\n[user]\npenalty = 'manual'",
-            "line 3, column 1",
-            "missing field `quotas`",
-        ),
-        ("user = ['5/60s']", "line 1, column 8", "a text such as \"5/60s\", or a table"),
-        ("ip = '1/1s'\n'a user' = '5/60s'", "line 2, column 1", "\"a user\" is not a policy name"),
-        (
-            "[user]\nquotas = '1/1s'\nname = 'a b'",
-            "line 3, column 8",
-            "\"a b\" is not a policy name",
-        ),
-        ("user = { name = 'ip', quotas = '1/1s' }", "line 1", "\"user\" is named \"ip\""),
+    const KINDS: &str = "one of `requests`, `distinct`, `in_flight`, `budget`, `byte_budget`";
+    for (text, (line, column), part) in [
+        ("ip = '1/1s'\nuser = '5/sixty'", (2, 8), "quota number 1: the window \"sixty\""),
+        ("[user]\nquotas = ['5/60s', '0/1s']", (2, 10), "quota number 2: the limit is"),
+        ("[user]\nquotas = 5", (2, 10), "a text such as \"5/60s\", or a list"),
+        ("[user]\nquotas = []", (2, 10), "invalid length 0, expected one quota or more"),
+        ("[user]\nquotas = '1/1s'\nkeep_for = 'soon'", (3, 12), "the window \"soon\""),
+        ("[user]\nquotas = '1/1s'\npenalty = '3/10m'", (3, 11), "write STRIKES"),
+        ("[user]\nquotas = '1/1s'\ncounts = 'all'", (3, 10), &format!("`all`, expected {KINDS}")),
+        ("[user]\nquotas = '1/1s'\ncounts = 5", (3, 10), "wanted string"),
+        ("[user]\nquota = '5/60s'", (2, 1), FIELDS),
+        ("[ip]\nquotas = '1/1s'\n[user]\npenalty = 'manual'", (3, 1), "missing field `quotas`"),
+        ("user = ['5/60s']", (1, 8), "a text such as \"5/60s\", or a table"),
+        ("ip = '1/1s'\n'a user' = '5/60s'", (2, 1), "\"a user\" is not a policy name"),
+        ("[user]\nquotas = '1/1s'\nname = 'a b'", (3, 8), "\"a b\" is not a policy name"),
+        ("user = { name = 'ip', quotas = '1/1s' }", (1, 1), "\"user\" is named \"ip\""),
     ] {
         let error = toml::<Policies>(text).unwrap_err();
-        assert!(error.contains(place) && error.contains(part), "{text}: {error}");
+        let place = format!("line {line}, column {column}");
+        assert!(error.contains(&place) && error.contains(part), "{text}: {error}");
     }
     for (text, part) in [
         ("{\"user\": {\n \"quotas\": \"5/sixty\"}}", "the window \"sixty\""),
         ("{\"user\": {\n \"quotas\": \"5/60s\", \"penalty\": \"3\"}}", "write STRIKES"),
         ("{\"user\": \"5/60s\",\n \"user\": \"6/60s\"}", "two policies named \"user\""),
-        (
-            "{\"user\": {\"quotas\": \"5/60s\",\n \"quotas\": \"6/60s\"}}",
-            "duplicate field `quotas`",
-        ),
+        ("{\"user\": {\"quotas\": \"5/60s\",\n \"quotas\": 6}}", "duplicate field `quotas`"),
         ("\n{}", "there is no policy"),
     ] {
         let error = json::<Policies>(text).unwrap_err();

@@ -15,7 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tonic::transport::server::TcpConnectInfo;
 use tower_sliding_window::key::{self, TrustedProxies};
-use tower_sliding_window::{Key, KeyError, KeyExtractor};
+use tower_sliding_window::*;
 
 fn parts(request: Builder) -> Parts {
     request.body(()).expect("a request").into_parts().0

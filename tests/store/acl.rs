@@ -56,8 +56,8 @@ async fn on_a_cluster_and_nothing_else() {
     let theirs = ::redis::Client::open(urls[0].clone()).unwrap();
     let servers = RedisServers::cluster(urls).unwrap();
     all_but_the_list(servers.clone()).await;
-    let (slot, from) = cluster.slot("limiter:{=carol}:user:1m").await;
-    cluster.begin_to_move(slot, from, (from + 1) % 3).await;
+    let carol = "limiter:{=carol}:user:1m";
+    cluster.begin_to_move(carol, cluster.next(carol).await).await;
     let store = patient().prefix("limiter").connect(servers).await.unwrap();
     let limiter = Limiter::new(Quota::per_minute(1), store).failure_policy(FailurePolicy::Closed);
     assert!(limiter.check("carol").await.unwrap().is_admitted());
@@ -92,27 +92,18 @@ async fn nodes_of_a_cluster_get_tls() {
     let cluster = Cluster::start().await;
     let files = Certificates::make();
     let mut urls = Vec::new();
-    for node in &cluster.nodes {
+    for (number, node) in cluster.nodes.iter().enumerate() {
         let port = tls::in_front_of(node.port(), &files).await;
-        let (bus, announced) = ((node.port() + 10_000).to_string(), port.to_string());
-        node.run::<()>(&["CONFIG", "SET", "cluster-announce-bus-port", &bus]).await;
-        node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &announced]).await;
-        let url = make_user(node, May::DoAllOnACluster).await;
-        urls.push(
-            url.replace("redis://", "rediss://").replace(&node.port().to_string(), &announced),
-        );
+        cluster.announce(number, port).await;
+        let url = make_user(node, May::DoAllOnACluster).await.replace("redis://", "rediss://");
+        urls.push(url.replace(&node.port().to_string(), &port.to_string()));
     }
-    eventually("the first node knows the ports of the others", async || {
-        let known: String = cluster.nodes[0].run(&["CLUSTER", "NODES"]).await;
-        urls[1..].iter().all(|url| known.contains(url.rsplit(':').next().unwrap()))
-    })
-    .await;
     let servers = files.of_clients(RedisServers::cluster(&urls[..1]).unwrap());
     let store = patient().prefix("limiter").connect(servers).await.unwrap();
     let limiter = Limiter::new(policy(), store).failure_policy(FailurePolicy::Closed);
     for user in 0..20 {
         // Redis 6.2 learns its own port only at its start.
-        if cluster.slot(&format!("limiter:{{={user}}}:user:1m")).await.1 != 0 {
+        if cluster.owner(&format!("limiter:{{={user}}}:user:1m")).await != 0 {
             assert!(limiter.check(user.to_string()).await.unwrap().is_admitted());
         }
     }

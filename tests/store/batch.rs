@@ -191,8 +191,8 @@ async fn checks_for_one_node_of_a_cluster_share_calls() {
         outcomes
     };
     let (broken, before) = (USERS - 5, calls().await);
-    let (_, node) = cluster.slot(&name(broken)).await;
-    cluster.nodes[node].run::<()>(&["SET", &name(broken), "no log"]).await;
+    let node = cluster.node_of(&name(broken)).await;
+    node.run::<()>(&["SET", &name(broken), "no log"]).await;
     for (user, outcome) in round(0).await.into_iter().enumerate() {
         match outcome {
             Ok((_, outcome)) => assert!(outcome.admitted && user != broken),
@@ -203,14 +203,12 @@ async fn checks_for_one_node_of_a_cluster_share_calls() {
     }
     let shared = calls().await - before;
     assert!(shared <= USERS / 4, "{shared} calls");
-    cluster.nodes[node].run::<()>(&["DEL", &name(broken)]).await;
+    node.run::<()>(&["DEL", &name(broken)]).await;
 
     // A slot moves. Another one has begun to: a log that it has is on the old node, and a new one on the other.
     let (moved, moving) = (7, 35);
-    let (slot, from) = cluster.slot(&name(moved)).await;
-    cluster.move_slot(slot, from, (from + 1) % 3).await;
-    let (slot, from) = cluster.slot(&name(moving)).await;
-    cluster.begin_to_move(slot, from, (from + 1) % 3).await;
+    cluster.move_key(&name(moved), cluster.next(&name(moved)).await).await;
+    cluster.begin_to_move(&name(moving), cluster.next(&name(moving)).await).await;
     let new = Arc::new(Policy::new("new").quota(Quota::per_hour(1)));
     let new = send(&store, Check::new([LogId::new(new, format!("user-{moving}"))]));
     let admitted = round(1).await.into_iter().map(|it| it.unwrap());

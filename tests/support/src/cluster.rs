@@ -1,5 +1,7 @@
 //! A Redis Cluster of real processes.
 
+use std::ops::Range;
+
 use crate::{Redis, eventually};
 
 const SLOTS: usize = 16384;
@@ -39,10 +41,7 @@ impl Cluster {
             node.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
             if number < PRIMARIES {
                 let (from, to) = (SLOTS * number / PRIMARIES, SLOTS * (number + 1) / PRIMARIES);
-                let slots: Vec<String> = (from..to).map(|slot| slot.to_string()).collect();
-                let mut command = vec!["CLUSTER", "ADDSLOTS"];
-                command.extend(slots.iter().map(String::as_str));
-                node.run::<()>(&command).await;
+                add_slots(node, from..to).await;
             }
             let port = self.nodes[0].port().to_string();
             node.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
@@ -106,7 +105,7 @@ impl Cluster {
     /// Moves a slot with its keys from one primary to another, as `redis-cli --cluster reshard`
     /// does, a key at a time.
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
-        self.begin_to_move(slot, from, to).await;
+        self.begin_to_move_slot(slot, from, to).await;
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
         let to_id: String = to.run(&["CLUSTER", "MYID"]).await;
         let (slot, port) = (slot.to_string(), to.port().to_string());
@@ -121,8 +120,24 @@ impl Cluster {
         }
     }
 
-    /// Begins to move a slot. From now on new keys are on the other node.
-    pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+    /// Moves the slot of a key from the primary that has had it from the start to another one.
+    pub async fn move_key(&self, key: &str, to: usize) {
+        let (slot, from) = self.slot(key).await;
+        self.move_slot(slot, from, to).await;
+    }
+
+    /// Begins to do so. From now on new keys of the slot are on the other node.
+    pub async fn begin_to_move(&self, key: &str, to: usize) {
+        let (slot, from) = self.slot(key).await;
+        self.begin_to_move_slot(slot, from, to).await;
+    }
+
+    /// Returns the number of the primary that comes after the one that has had a key from the start.
+    pub async fn next(&self, key: &str) -> usize {
+        (self.owner(key).await + 1) % PRIMARIES
+    }
+
+    async fn begin_to_move_slot(&self, slot: u16, from: usize, to: usize) {
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
         let (from_id, to_id): (String, String) =
             (from.run(&["CLUSTER", "MYID"]).await, to.run(&["CLUSTER", "MYID"]).await);
@@ -131,9 +146,40 @@ impl Cluster {
         from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
     }
 
+    /// Has clients reach a node by another port, and waits until another node says so.
+    pub async fn announce(&self, number: usize, port: u16) {
+        let (node, other) = (&self.nodes[number], &self.nodes[usize::from(number == 0)]);
+        let (bus, port) = ((node.port() + 10_000).to_string(), port.to_string());
+        node.run::<()>(&["CONFIG", "SET", "cluster-announce-bus-port", &bus]).await;
+        node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &port]).await;
+        let known = async || other.run::<String>(&["CLUSTER", "NODES"]).await;
+        eventually("the port is known", async || known().await.contains(&port)).await;
+    }
+
+    /// Returns the number of the primary that has had a key from the start.
+    pub async fn owner(&self, key: &str) -> usize {
+        self.slot(key).await.1
+    }
+
+    /// Returns that primary.
+    pub async fn node_of(&self, key: &str) -> &Redis {
+        &self.nodes[self.owner(key).await]
+    }
+
     /// Returns the slot of a key, and the number of the primary that has had it from the start.
     pub async fn slot(&self, key: &str) -> (u16, usize) {
         let slot: u16 = self.nodes[0].run(&["CLUSTER", "KEYSLOT", key]).await;
         (slot, (0..PRIMARIES).rfind(|it| usize::from(slot) >= SLOTS * it / PRIMARIES).unwrap())
     }
+}
+
+/// Gives a node every slot.
+pub async fn add_all_slots(node: &Redis) {
+    add_slots(node, 0..SLOTS).await;
+}
+
+async fn add_slots(node: &Redis, slots: Range<usize>) {
+    let slots: Vec<String> = slots.map(|slot| slot.to_string()).collect();
+    let command = ["CLUSTER", "ADDSLOTS"].into_iter().chain(slots.iter().map(String::as_str));
+    node.run::<()>(&Vec::from_iter(command)).await;
 }

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tower_sliding_window::{Admitted, Decision, Limiter};
 
-pub use cluster::Cluster;
+pub use cluster::{Cluster, add_all_slots};
 pub use process::{Process, memory_kb, run_worker};
 pub use redis_server::Redis;
 pub use sentinel::{MASTER, Sentinel, Sentinels};
