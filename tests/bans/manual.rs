@@ -7,7 +7,6 @@ test_support::on_every_store!(
     stricter_penalty_of_two_applies,
     a_ban_by_hand_needs_no_strikes,
     pardoned_key_begins_anew,
-    ban_if_longer_is_imposed_once,
     ban_that_would_not_be_enforced_is_an_error;
     without_deny_cache:
     strikes_count_for_as_long_as_each_penalty_says,
@@ -209,26 +208,6 @@ async fn policy_without_a_penalty_keeps_strikes_and_level(store: impl Store + Cl
     let _ = store.impose(&plain, three_seconds, "by hand", false).await.unwrap();
     sleep(Duration::from_millis(3_050)).await;
     assert_eq!(provoke(&limiter).await, three_seconds, "the next level");
-}
-
-async fn ban_if_longer_is_imposed_once(store: impl Store + Clone) {
-    let bans = Bans::new(policy(), store);
-    let minute = Duration::from_secs(60);
-    let seen = async |length, reason: &str| {
-        let ban = bans.impose_if_longer("mallory", length, reason).await.unwrap();
-        (ban.is_new, ban.lengthens, ban.reason.clone())
-    };
-    assert_eq!(seen(minute, "first").await, (true, false, "first".to_owned()));
-    sleep(Duration::from_millis(5)).await;
-    // It would end later, but is not longer.
-    assert_eq!(seen(minute, "second").await, (false, false, "first".to_owned()));
-    assert_eq!(seen(minute / 2, "shorter").await, (false, false, "first".to_owned()));
-    assert_eq!(seen(2 * minute, "longer").await, (true, true, "longer".to_owned()));
-    bans.lift("mallory").await.unwrap();
-    assert_eq!(seen(minute, "after").await, (true, false, "after".to_owned()));
-    sleep(Duration::from_millis(5)).await;
-    let later = bans.impose("mallory", minute, "by hand").await.unwrap();
-    assert!(later.is_new && later.lengthens, "any that ends later");
 }
 
 async fn ban_that_would_not_be_enforced_is_an_error(store: impl Store + Clone) {

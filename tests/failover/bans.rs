@@ -255,8 +255,7 @@ async fn ban_stands_for_a_request_that_redis_admits_after_a_loss() {
 /// Redis lifts a ban, and its reply is lost. A repetition would find none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_reply_to_a_lift_denies_no_ban() {
-    let redis = Redis::start().await;
-    let far = Far::from(&redis).await;
+    let (_redis, far, _) = far(policy()).await;
     let bans = Bans::new(policy(), far.store.clone());
     bans.impose("mallory", HOUR, "spam").await.unwrap();
     assert!(!bans.lift("somebody else").await.unwrap(), "Redis has the script");

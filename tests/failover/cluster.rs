@@ -422,13 +422,19 @@ async fn node_behind_a_proxy(cluster: &Cluster) -> (Proxy, RedisServers) {
     (proxy, RedisServers::cluster([cluster.nodes[0].url()]).unwrap())
 }
 
+/// A Cluster, the way to its second node, a limiter, keys of that node, and keys of the others.
+async fn with_a_way(limit: u32) -> (Cluster, Proxy, Limiter, Vec<String>, Vec<String>) {
+    let cluster = Cluster::start().await;
+    let (of_it, others) = keys_of(&cluster, 1).await;
+    let (proxy, servers) = node_behind_a_proxy(&cluster).await;
+    let limiter = limiter(user(limit), &store(servers).await);
+    (cluster, proxy, limiter, of_it, others)
+}
+
 /// The way to the node takes longer than a call follows redirections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn distant_node_names_the_one_that_gets_its_slot() {
-    let cluster = Cluster::start().await;
-    let (of_it, _) = keys_of(&cluster, 1).await;
-    let (proxy, servers) = node_behind_a_proxy(&cluster).await;
-    let limiter = limiter(user(9), &store(servers).await);
+    let (cluster, proxy, limiter, of_it, _) = with_a_way(9).await;
     decides(DecidedBy::Store, &limiter, &of_it[..1]).await;
     cluster.begin_to_move(&log_of(&of_it[1]), 0).await;
     proxy.set(Fault::Delay(Duration::from_millis(250)));
@@ -452,10 +458,7 @@ async fn node_without_memory_gets_each_request_once() {
 /// A firewall has forgotten the connection to a node, which serves new ones.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forgotten_connection_to_a_node_is_made_anew() {
-    let cluster = Cluster::start().await;
-    let (of_it, others) = keys_of(&cluster, 1).await;
-    let (proxy, servers) = node_behind_a_proxy(&cluster).await;
-    let limiter = limiter(user(1_000_000), &store(servers).await);
+    let (_cluster, proxy, limiter, of_it, others) = with_a_way(1_000_000).await;
     decides(DecidedBy::Store, &limiter, &of_it).await;
     proxy.set(Fault::Forget);
     decides(DecidedBy::LocalLog, &limiter, &of_it[..1]).await;
@@ -602,10 +605,13 @@ struct TwoNodes {
 
 impl TwoNodes {
     async fn start() -> Self {
+        let builder = RedisStore::builder().deny_cache(false);
+        Self::with(builder.response_timeout(Duration::from_millis(400))).await
+    }
+
+    async fn with(builder: RedisStoreBuilder) -> Self {
         let cluster = Cluster::start().await;
-        let store =
-            RedisStore::builder().deny_cache(false).response_timeout(Duration::from_millis(400));
-        let store = store.connect(cluster.servers()).await.unwrap();
+        let store = builder.connect(cluster.servers()).await.unwrap();
         let policy = |name: &str| PolicyHandle::new(Policy::new(name).quota(Quota::per_hour(1)));
         let (user, ip) = (policy("user"), policy("ip"));
         let two = Self { cluster, limiter: Limiter::new(&user, store), user, ip };
@@ -775,10 +781,8 @@ async fn ban_of_a_silent_node_is_kept() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rolled_back_request_leaves_no_denial() {
-    let mut two = TwoNodes::start().await;
     // With a memory of denials.
-    let store = RedisStore::connect(two.cluster.servers()).await.unwrap();
-    two.limiter = Limiter::new(&two.user, store);
+    let two = TwoNodes::with(RedisStore::builder()).await;
     two.both_while_alice_has_a_place(async || {
         assert!(!two.user("alice").await.is_admitted(), "the request has the place for now");
     })
@@ -1076,9 +1080,8 @@ async fn logs_are_asked_in_one_order_by_all() {
 /// free again after a round trip.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rollback_waits_for_no_later_node() {
-    let mut two = TwoNodes::start().await;
-    let store = RedisStore::builder().response_timeout(Duration::from_secs(4)).deny_cache(false);
-    two.limiter = Limiter::new(&two.user, store.connect(two.cluster.servers()).await.unwrap());
+    let builder = RedisStore::builder().response_timeout(Duration::from_secs(4));
+    let two = TwoNodes::with(builder.deny_cache(false)).await;
     let (keys, many) = (two.key_of_each().await, many());
     let warm = two.limiter.check_all(keys.iter().map(|key| (&many, &**key))).await.unwrap();
     assert_eq!(warm.decided_by(), DecidedBy::Store);
@@ -1177,11 +1180,9 @@ async fn denials_beside_a_silent_node_are_strikes_of_their_own_keys() {
 /// again and again costs Redis the checks of one round trip a second, also then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denials_beside_a_silent_node_cost_little() {
-    let mut two = TwoNodes::start().await;
-    let servers = || two.cluster.servers();
+    let two = TwoNodes::with(RedisStore::builder()).await;
     let store = RedisStore::builder().local_capacity(100).deny_cache(false);
-    let few = Limiter::new(&two.user, store.connect(servers()).await.unwrap());
-    two.limiter = Limiter::new(&two.user, RedisStore::connect(servers()).await.unwrap());
+    let few = Limiter::new(&two.user, store.connect(two.cluster.servers()).await.unwrap());
     assert!(two.user("alice").await.is_admitted());
     let many = many();
     two.without_bob().await;
@@ -1273,12 +1274,9 @@ async fn node_without_memory_hides_no_denial_of_a_later_one() {
 /// has reset its log, and the reply is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denied_request_whose_reply_is_lost_keeps_no_place() {
-    let cluster = Cluster::start().await;
-    let (of_it, others) = keys_of(&cluster, 1).await;
+    let (cluster, proxy, limiter, of_it, others) = with_a_way(1).await;
     let (alice, bob, node) = (&*others[0], &*of_it[0], &cluster.nodes[1]);
-    let (proxy, servers) = node_behind_a_proxy(&cluster).await;
-    let user = PolicyHandle::new(user(1));
-    let limiter = limiter(&user, &store(servers).await).failure_policy(FailurePolicy::Open);
+    let (user, limiter) = (user(1).into(), limiter.failure_policy(FailurePolicy::Open));
     assert!(admit(&limiter, bob).await);
     cluster.node_of(&log_of(alice)).await.signal("STOP");
     let silent = limiter.check(alice).await.unwrap();
@@ -1307,10 +1305,8 @@ async fn has_no_log(cluster: &Cluster) {
 /// A node is gone, and its address is that of a node of another Cluster, which refuses its keys, or serves them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn address_that_goes_to_another_cluster_takes_no_key_along() {
-    let (mut ours, theirs) = (Cluster::start().await, Cluster::start().await);
-    let (of_it, others) = keys_of(&ours, 1).await;
-    let (proxy, servers) = node_behind_a_proxy(&ours).await;
-    let limiter = limiter(user(1_000_000), &store(servers).await);
+    let (mut ours, proxy, limiter, of_it, others) = with_a_way(1_000_000).await;
+    let theirs = Cluster::start().await;
     decides(DecidedBy::Store, &limiter, &[of_it.clone(), others.clone()].concat()).await;
     for node in &theirs.nodes[..2] {
         proxy.lead_to(node.port());

@@ -160,9 +160,7 @@ async fn long_silence_is_an_outage_for_all_that_wait() {
 /// As behind a `TimeoutLayer`: no caller stays as long as the response timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn impatient_callers_notice_a_silence() {
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let limiter = process.limiter(user(50));
+    let (_redis, process, limiter) = far(user(50)).await;
     assert!(admit(&limiter, "alice").await);
     process.proxy.set(proxy::Fault::Stall);
     for _ in 0..10 {
@@ -188,35 +186,6 @@ async fn unpolled_checks_delay_no_other() {
     }
     assert_eq!(limiter.check("alice").await.unwrap().decided_by(), DecidedBy::Store);
     drop(unpolled);
-}
-
-/// The application's own commands wait for each other, and not the limiter for them.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn commands_delay_no_check() {
-    let redis = Redis::start().await;
-    let store = patient_store(redis.url()).await;
-    let commands = store.commands();
-    let mut all = JoinSet::new();
-    for _ in 0..200 {
-        // Redis replies to the 64 of them that are under way at once, also where it is slow within a second.
-        let (commands, slow) = (commands.clone(), takes(Duration::from_millis(2)));
-        all.spawn(async move { commands.query::<i64>(&slow).await });
-    }
-    sleep(Duration::from_millis(20)).await;
-    let limiter = Limiter::new(Quota::per_minute(5), store);
-    assert!(limiter.check("alice").await.unwrap().is_admitted());
-    let is_served = |result: &Result<i64, StoreError>| match result {
-        Ok(1) => true,
-        // Where Redis is slow, what has waited for a second is shed.
-        Err(StoreError::Overloaded) => false,
-        other => panic!("{other:?}"),
-    };
-    let done = std::iter::from_fn(|| all.try_join_next()).map(Result::unwrap);
-    let served = done.filter(is_served).count();
-    assert!(served < 100, "64 of 200 were before the check: {served} were served");
-    for result in all.join_all().await {
-        is_served(&result);
-    }
 }
 
 /// Redis has counted the request a while after it was sent, and dies. Its window begins then.

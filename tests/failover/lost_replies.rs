@@ -40,9 +40,8 @@ async fn lost_reply_counts_once() {
 
 #[tokio::test]
 async fn refused_request_keeps_no_place() {
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let limiter = process.limiter(user(1)).failure_policy(FailurePolicy::Closed);
+    let (_redis, process, limiter) = far(user(1)).await;
+    let limiter = limiter.failure_policy(FailurePolicy::Closed);
     for _ in 0..20 {
         // Redis counts the request, and neither of its two replies arrives.
         process.proxy.drop_replies(2);

@@ -106,6 +106,21 @@ struct Far {
     store: RedisStore,
 }
 
+/// Starts a server, a process behind a network of its own, and a limiter there.
+async fn far(policy: Policy) -> (Redis, Far, Limiter) {
+    let redis = Redis::start().await;
+    let far = Far::from(&redis).await;
+    let limiter = limiter(policy, &far.store);
+    (redis, far, limiter)
+}
+
+/// Starts a server, and a limiter on it.
+async fn near(limit: u32) -> (Redis, Limiter) {
+    let redis = Redis::start().await;
+    let limiter = limiter(user(limit), &store(redis.url()).await);
+    (redis, limiter)
+}
+
 impl Far {
     async fn from(redis: &Redis) -> Self {
         let proxy = Proxy::to(redis.port()).await;

@@ -42,8 +42,7 @@ async fn failover_there_and_back_is_a_loss() {
 /// As in a failover by hand. A connection to such a server is none, although it replies to a PING.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn server_whose_writes_are_paused_costs_one_wait() {
-    let redis = Redis::start().await;
-    let ours = limiter(user(100_000), &store(redis.url()).await);
+    let (redis, ours) = near(100_000).await;
     assert!(admit(&ours, "alice").await);
     redis.run::<()>(&["CLIENT", "PAUSE", "5000", "WRITE"]).await;
     let (begin, mut slow) = (Instant::now(), Vec::new());

@@ -59,9 +59,7 @@ async fn outage_admissions_are_written_back_but_for_a_reset() {
 /// Redis refuses the first of two settlements, whose reply comes after the second one was made.
 #[tokio::test]
 async fn last_settlement_stands() {
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let ours = process.limiter(user(10).budget());
+    let (redis, process, ours) = far(user(10).budget()).await;
     let admitted = admit_cost(&ours, 4).await;
     process.proxy.set(Fault::Delay(Duration::from_millis(300)));
     redis.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -83,8 +81,7 @@ async fn last_settlement_stands() {
 /// Also one that has no mark of the prefix: a key with a log is decided there, whatever shares its call.
 #[tokio::test]
 async fn full_redis_decides_beside_new_keys() {
-    let redis = Redis::start().await;
-    let theirs = limiter(user(5), &redis.store().await);
+    let (redis, theirs) = near(5).await;
     for _ in 0..5 {
         assert!(admit(&theirs, "alice").await);
     }
@@ -105,8 +102,7 @@ async fn full_redis_decides_beside_new_keys() {
 /// As when its disk is full: it refuses each write, also that of a script. It still has what denies.
 #[tokio::test]
 async fn redis_that_cannot_save_denies_by_what_it_has() {
-    let redis = Redis::start().await;
-    let theirs = limiter(user(5), &store(redis.url()).await);
+    let (redis, theirs) = near(5).await;
     let policies = [user(5), Policy::new("long").quota(Quota::per_hour(5)), user(5).budget()];
     let policies = policies.map(PolicyHandle::new);
     let [log, long, budget] = [LOG, "tsw:{=alice}:long:1h", "tsw:{=alice}:user:1h:budget"];
@@ -171,9 +167,7 @@ async fn replica_that_cannot_save_does_not_decide() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn high_costs_are_written_back() {
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let limiter = process.limiter(user(4_000_000_000).budget());
+    let (_redis, process, limiter) = far(user(4_000_000_000).budget()).await;
     process.cut().await;
     for _ in 0..1_500 {
         admit_cost(&limiter, 2_000_000).await;
@@ -287,9 +281,7 @@ async fn outage_is_explained() {
 /// Redis loses its data, which the process finds when the connection of an explanation breaks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn explanation_after_a_loss_is_not_that_of_an_empty_log() {
-    let redis = Redis::start().await;
-    let far = Far::from(&redis).await;
-    let limiter = far.limiter(user(1));
+    let (redis, far, limiter) = far(user(1)).await;
     assert!(admit(&limiter, "alice").await);
     redis.run::<()>(&["FLUSHALL"]).await;
     far.proxy.drop_replies_to(LOG, 1);
@@ -300,8 +292,7 @@ async fn explanation_after_a_loss_is_not_that_of_an_empty_log() {
 /// A denial by Redis is known. It must not be forgotten because another key is decided here meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn known_denial_stays_one_in_an_outage() {
-    let mut redis = Redis::start().await;
-    let theirs = limiter(user(1), &store(redis.url()).await);
+    let (mut redis, theirs) = near(1).await;
     let ours = limiter(user(1), &RedisStore::connect(redis.url()).await.unwrap());
     assert!(admit(&theirs, "alice").await);
     assert!(!admit(&ours, "alice").await, "known from now on, for a second");

@@ -7,9 +7,8 @@ use crate::*;
 /// replies to the write-back take longer than the time between the two, or if the clock of the server steps back.
 #[tokio::test]
 async fn reset_elsewhere_in_outage_stays_reset() {
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let (ours, theirs) = (process.limiter(user(3)), limiter(user(3), &store(redis.url()).await));
+    let (redis, process, ours) = far(user(3)).await;
+    let theirs = limiter(user(3), &store(redis.url()).await);
     ours.reset("dave").await.unwrap();
     // The clock of the server steps back: the mark then lies in its future.
     let mark = "tsw:{=dave}:user:1h:reset";
@@ -79,8 +78,7 @@ async fn loss_of_data_is_made_good_under_every_failure_policy() {
 #[tokio::test]
 async fn late_reply_from_before_a_loss_is_written_back() {
     for limit in [2, 4] {
-        let redis = Redis::start().await;
-        let limiter = limiter(user(limit), &store(redis.url()).await);
+        let (redis, limiter) = near(limit).await;
         assert!(admit(&limiter, "alice").await);
         let mut late = task::spawn(limiter.check("alice"));
         assert_pending!(late.poll());
@@ -102,8 +100,7 @@ async fn late_reply_from_before_a_loss_is_written_back() {
 /// Two replies from around a loss, of which the one from before it is read first. Redis has counted each of them alone.
 #[tokio::test]
 async fn late_reply_read_before_a_later_one_does_not_share_its_place() {
-    let redis = Redis::start().await;
-    let limiter = limiter(user(1), &store(redis.url()).await);
+    let (redis, limiter) = near(1).await;
     let mut late = task::spawn(limiter.check("alice"));
     assert_pending!(late.poll());
     redis.has_entries(LOG, 1).await;
@@ -123,10 +120,8 @@ async fn late_reply_read_before_a_later_one_does_not_share_its_place() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn no_check_overtakes_the_reconciliation() {
     const KEYS: usize = 300;
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
+    let (redis, process, limiter) = far(user(1)).await;
     for round in 0..4 {
-        let limiter = process.limiter(user(1));
         for key in 0..KEYS {
             assert!(admit(&limiter, &format!("{round}-{key}")).await);
         }
@@ -150,9 +145,7 @@ async fn no_check_overtakes_the_reconciliation() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn logs_that_cannot_be_written_delay_no_other() {
     const KEYS: usize = 4_000;
-    let redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let limiter = process.limiter(user(1));
+    let (redis, process, limiter) = far(user(1)).await;
     for key in (0..KEYS).step_by(4) {
         redis.run::<()>(&["LPUSH", &format!("tsw:{{=user-{key}}}:user:1h"), "x"]).await;
     }

@@ -190,35 +190,6 @@ fn user(quota: Quota) -> PolicyHandle {
     Policy::new("user").quota(quota).keep_for(Duration::from_secs(3_600)).into()
 }
 
-async fn override_changes_while_in_use(store: impl Store) {
-    let users = Overrides::new(user(Quota::per_hour(1)));
-    let choose = users.clone();
-    let all = Policy::new("all").quota(Quota::per_hour(5));
-    let service = SlidingWindowLayer::choosing(
-        move |_, key| choose.get(key),
-        key::header("x-user-id"),
-        store,
-    )
-    .rule(all, key::constant("all"))
-    .layer(service_fn(ok));
-    let order = async |expected| assert_eq!(status(&service, "alice").await, expected);
-    order(OK).await;
-    order(TOO_MANY).await;
-    users.set("alice", "2/1h".parse().unwrap()).unwrap();
-    order(OK).await;
-    order(TOO_MANY).await;
-    users.set("alice", Override::Exempt).unwrap();
-    order(OK).await;
-    users.remove("alice");
-    order(TOO_MANY).await;
-    users.set("alice", Override::Exempt).unwrap();
-    for expected in [OK, OK, TOO_MANY] {
-        order(expected).await; // the other rule counts her requests
-    }
-}
-
-on_every_store!(override_changes_while_in_use);
-
 /// Returns the quotas of a key, or `exempt`.
 fn quotas(overrides: &Overrides, key: &str) -> String {
     let policy = overrides.get(&key.into());

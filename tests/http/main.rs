@@ -32,6 +32,7 @@ use test_support::recorder::RecordedMetrics;
 use test_support::requests::*;
 use test_support::warnings::Warnings;
 use test_support::*;
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, advance, sleep, timeout};

@@ -21,17 +21,13 @@ fn layer(limit: u32) -> SlidingWindowLayer {
     by_user(Quota::per_minute(limit), MemoryStore::new())
 }
 
-fn mocked(limit: u32, store: impl Store) -> (Mocked, Handle<Call, Reply>) {
-    mock::spawn_layer(by_user(Quota::per_minute(limit), store))
-}
-
-fn reply(text: &'static str) -> Reply {
-    Response::new(text.into())
+fn mocked() -> (Mocked, Handle<Call, Reply>) {
+    mock::spawn_layer(layer(9))
 }
 
 #[tokio::test(start_paused = true)]
 async fn readiness_is_that_of_the_inner_service() {
-    let (mut service, mut handle) = mocked(9, MemoryStore::new());
+    let (mut service, mut handle) = mocked();
     handle.allow(0);
     assert_pending!(service.poll_ready::<Call>());
     assert!(!service.is_woken());
@@ -46,7 +42,7 @@ async fn readiness_is_that_of_the_inner_service() {
 
 #[tokio::test(start_paused = true)]
 async fn ready_instance_is_the_one_called() {
-    let (mut service, mut handle) = mocked(9, MemoryStore::new());
+    let (mut service, mut handle) = mocked();
     let mut preflight =
         request(&[("origin", "https://shop.example"), ("access-control-request-method", "POST")]);
     *preflight.method_mut() = http::Method::OPTIONS;
@@ -57,7 +53,7 @@ async fn ready_instance_is_the_one_called() {
         let mut response = task::spawn(service.call(call));
         assert_pending!(response.poll());
         let (_, answer) = handle.next_request().await.unwrap();
-        answer.send_response(reply("ok"));
+        answer.send_response(Response::new("ok".into()));
         assert_eq!(assert_ready_ok!(response.poll()).status(), OK);
         assert_pending!(service.poll_ready::<Call>(), "what is left has not been ready yet");
     }
@@ -65,34 +61,23 @@ async fn ready_instance_is_the_one_called() {
 
 #[tokio::test(start_paused = true)]
 async fn inner_is_called_after_an_admission_only() {
-    let (replies, checks) = mpsc::unbounded_channel();
-    let checks = Arc::new(tokio::sync::Mutex::new(checks));
-    let replied = move |_: &Check| {
-        let checks = checks.clone();
-        StoreFuture::later(async move { Ok(checks.lock().await.recv().await.expect("a reply")) })
-    };
-    let (mut service, mut handle) = mocked(1, StubStore(replied));
-    handle.allow(2);
-    for (admitted, status) in [(true, OK), (false, TOO_MANY)] {
-        assert_ready_ok!(service.poll_ready::<Call>());
-        let mut response = task::spawn(service.call(from_user("alice")));
+    let (hold, calls) = (Arc::new(Notify::new()), Arc::new(AtomicU32::new(0)));
+    let store = Delayed { hold: Some(hold.clone()), ..Delayed::default() };
+    let counter = calls.clone();
+    let service = by_user(Quota::per_minute(1), store).layer(service_fn(move |request| {
+        counter.fetch_add(1, Ordering::SeqCst);
+        ok(request)
+    }));
+    let calls = || calls.load(Ordering::SeqCst);
+    for (before, expected) in [(0, OK), (1, TOO_MANY)] {
+        let mut response = task::spawn(service.clone().oneshot(from_user("alice")));
         assert_pending!(response.poll());
-        assert_pending!(task::spawn(handle.next_request()).poll());
-
-        replies.send(outcome(Duration::from_micros(if admitted { 0 } else { 1 }))).unwrap();
-        assert!(response.is_woken());
-        if admitted {
-            assert_pending!(response.poll());
-            handle.next_request().await.unwrap().1.send_response(reply("ok"));
-        }
-        assert_eq!(assert_ready_ok!(response.poll()).status(), status);
-        assert_pending!(task::spawn(handle.next_request()).poll());
+        assert_eq!(calls(), before, "the reply is under way");
+        hold.notify_one();
+        assert_eq!(response.await.unwrap().status(), expected);
     }
-    handle.allow(1);
-    assert_ready_ok!(service.poll_ready::<Call>());
-    let keyless = assert_ready_ok!(task::spawn(service.call(request(&[]))).poll());
-    assert_eq!(keyless.status(), StatusCode::UNAUTHORIZED);
-    assert_pending!(task::spawn(handle.next_request()).poll());
+    assert_eq!(send(&service, request(&[])).await.status, StatusCode::UNAUTHORIZED);
+    assert_eq!(calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -95,25 +95,6 @@ async fn response_names_no_time_above_the_limit() {
 }
 
 #[tokio::test]
-async fn response_waits_for_its_settlement() {
-    let redis = Arc::new(Redis::start().await);
-    let store = RedisStore::connect(redis.url()).await.unwrap();
-    let paused = redis.clone();
-    let service = by_head(store).layer(service_fn(move |request| {
-        let redis = paused.clone();
-        async move {
-            redis.run::<()>(&["CLIENT", "PAUSE", "60000", "WRITE"]).await;
-            answer(request).await
-        }
-    }));
-    let response = tokio::spawn(service.oneshot(answered("70")));
-    redis.holds_back(1).await;
-    assert!(!response.is_finished());
-    redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    assert_eq!(response.await.unwrap().unwrap().status(), StatusCode::OK);
-}
-
-#[tokio::test]
 async fn cancelled_request_is_not_settled() {
     let store = MemoryStore::new();
     let limit = by_head(store.clone()).settle_from_body(0, |_| panic!("nobody asks"));

@@ -74,11 +74,34 @@ fn waits<const N: usize>(
     tokio::spawn(async move { limiter.until_admitted_all(|| logs.clone(), max_wait).await })
 }
 
+/// Returns when a caller that waits is admitted.
+async fn admitted_at(waiter: Waiter) -> Duration {
+    waiter.await.unwrap().unwrap().timestamp().unwrap()
+}
+
+/// Returns how long a caller whose wait ends without an admission has to wait.
+async fn told(waiter: Waiter) -> Duration {
+    waiter.await.unwrap().unwrap_err().retry_after().unwrap()
+}
+
+fn one_in_ten(store: impl Store) -> Limiter {
+    Limiter::new(Quota::new(1, TEN), store)
+}
+
 /// Returns a limiter of one request in ten seconds whose log is full.
-async fn full() -> Limiter {
-    let limiter = Limiter::new(Quota::new(1, TEN), MemoryStore::new());
+async fn full(store: impl Store) -> Limiter {
+    let limiter = one_in_ten(store);
     assert!(admit(&limiter, "bob").await);
     limiter
+}
+
+fn policy(name: &str, limit: u32, window: Duration) -> PolicyHandle {
+    PolicyHandle::new(Policy::new(name).quota(Quota::new(limit, window)))
+}
+
+/// A limiter of one request in flight.
+fn jobs() -> Limiter {
+    Limiter::new(Policy::new("jobs").quota(Quota::new(1, TEN)).in_flight(), MemoryStore::new())
 }
 
 #[tokio::test(start_paused = true)]
@@ -98,8 +121,7 @@ async fn later_caller_does_not_overtake() {
 #[tokio::test(start_paused = true)]
 async fn only_the_first_waiter_checks() {
     let store = Delayed::default();
-    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
-    assert!(admit(&limiter, "bob").await);
+    let limiter = full(store.clone()).await;
     let mut waiters = Vec::new();
     for _ in 0..50 {
         waiters.push(waiter(&limiter, None).await);
@@ -109,7 +131,7 @@ async fn only_the_first_waiter_checks() {
     assert_eq!(store.checks(), 7, "once a second, however many wait");
     assert!(waiters.iter().all(|it| !it.is_finished()));
     waiters[0].abort();
-    sleep(Duration::from_secs(1)).await;
+    sleep(A_SECOND).await;
     assert_eq!(store.checks(), 8, "the next one goes on");
 }
 
@@ -151,7 +173,7 @@ async fn stricter_policy_ends_a_bounded_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn too_many_waiters_is_an_error_at_once() {
-    let limiter = full().await.max_waiters(2);
+    let limiter = full(MemoryStore::new()).await.max_waiters(2);
     let waiters = [waiter(&limiter, None).await, waiter(&limiter, None).await];
     let error = limiter.until_admitted("bob").await.unwrap_err();
     assert!(matches!(error, WaitError::TooManyWaiters { most: 2 }), "{error}");
@@ -164,7 +186,7 @@ async fn too_many_waiters_is_an_error_at_once() {
     sleep(A_MOMENT).await;
     let last = waiter(&limiter, None).await;
     assert!(!last.is_finished());
-    assert!(full().await.max_waiters(0).until_admitted("bob").await.is_err());
+    assert!(full(MemoryStore::new()).await.max_waiters(0).until_admitted("bob").await.is_err());
 }
 
 #[tokio::test(start_paused = true)]
@@ -177,7 +199,7 @@ async fn store_error_ends_one_wait() {
             _ => Ok(outcome(TEN)),
         })
     };
-    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply));
+    let limiter = one_in_ten(StubStore(reply));
     let [first, second] = [waiter(&limiter, None).await, waiter(&limiter, None).await];
     let error = first.await.unwrap().unwrap_err();
     assert!(matches!(error, WaitError::Store(StoreError::Timeout)), "{error}");
@@ -190,7 +212,7 @@ async fn store_error_ends_one_wait() {
 async fn drop_during_a_check_leaves_no_trace_and_lets_the_next_go_on() {
     let hold = Arc::new(Notify::new());
     let store = Delayed { hold: Some(hold.clone()), ..Delayed::default() };
-    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
+    let limiter = one_in_ten(store.clone());
     let dropped = waiter(&limiter, None).await;
     let remaining = async || limiter.peek("bob").await.unwrap().remaining();
     assert_eq!(remaining().await, 0, "its reply is under way");
@@ -219,9 +241,7 @@ struct Messages {
 impl Messages {
     fn new() -> Self {
         let store = Delayed::default();
-        let policy = |name, quota| PolicyHandle::new(Policy::new(name).quota(quota));
-        let sender = policy("sender", Quota::new(4, TEN * 6));
-        let receiver = policy("receiver", Quota::new(1, TEN));
+        let (sender, receiver) = (policy("sender", 4, TEN * 6), policy("receiver", 1, TEN));
         let limiter = Limiter::new(&sender, store.clone());
         Self { limiter, store, sender, receiver }
     }
@@ -233,20 +253,25 @@ impl Messages {
         sleep(A_MOMENT).await;
         waiter
     }
+
+    /// A receiver is full, and one that sends to it waits.
+    async fn with_a_waiter() -> (Self, Waiter) {
+        let messages = Self::new();
+        assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
+        let waits = messages.send("b", 1, None).await;
+        (messages, waits)
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn waiters_for_one_of_their_logs_are_in_order() {
-    let messages = Messages::new();
-    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
-    let [first, second] = [messages.send("b", 1, None).await, messages.send("a", 1, None).await];
+    let (messages, first) = Messages::with_a_waiter().await;
+    let second = messages.send("a", 1, None).await;
     let start = Instant::now();
     let passes = messages.send("b", 2, None).await;
     assert!(passes.await.unwrap().is_ok(), "nothing holds it up");
     assert!(start.elapsed() < A_MOMENT * 2);
-    let first = first.await.unwrap().unwrap().timestamp().unwrap();
-    let second = second.await.unwrap().unwrap().timestamp().unwrap();
-    assert_eq!((first, second), (TEN, TEN * 2));
+    assert_eq!((admitted_at(first).await, admitted_at(second).await), (TEN, TEN * 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -260,17 +285,14 @@ async fn waiter_goes_to_the_log_that_denies_it_next() {
     sleep(TEN * 6 - Duration::from_secs(3)).await;
     assert!(messages.send("b", 1, None).await.await.unwrap().is_ok());
     let later = messages.send("c", 1, None).await;
-    let first = waits_for_sender.await.unwrap().unwrap().timestamp().unwrap();
-    let later = later.await.unwrap().unwrap().timestamp().unwrap();
+    let first = admitted_at(waits_for_sender).await;
     assert!(first > TEN * 6, "{first:?}");
-    assert_eq!(later, first + TEN, "it keeps its place in the order of arrival");
+    assert_eq!(admitted_at(later).await, first + TEN, "it keeps its place in the order of arrival");
 }
 
 #[tokio::test(start_paused = true)]
 async fn denial_behind_others_names_the_log_that_they_wait_for() {
-    let messages = Messages::new();
-    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
-    let _waits = messages.send("b", 1, None).await;
+    let (messages, _waits) = Messages::with_a_waiter().await;
     let checks = messages.store.checks();
     let error = messages.send("c", 1, Some(TEN)).await.await.unwrap().unwrap_err();
     assert_eq!(messages.store.checks(), checks, "it only looks at its logs");
@@ -297,31 +319,13 @@ async fn caller_that_may_not_wait_ends_no_wait_of_another() {
             _ => StoreFuture::ready(Ok(outcome(Duration::ZERO))),
         }
     };
-    let limiter = Limiter::new(Quota::new(1, TEN), StubStore(reply)).max_waiters(1);
+    let limiter = one_in_ten(StubStore(reply)).max_waiters(1);
     let early = waiter(&limiter, None).await;
     let late = waiter(&limiter, Some(TEN + TEN / 2)).await;
     let early = early.await.unwrap().unwrap_err();
     assert!(matches!(early, WaitError::TooManyWaiters { .. }), "{early}");
     let late = late.await.unwrap();
     assert!(late.is_ok(), "nobody is before it, and there is room in time: {}", late.unwrap_err());
-}
-
-#[tokio::test(start_paused = true)]
-async fn bound_holds_behind_a_check_without_a_reply() {
-    let hold = Arc::new(Notify::new());
-    let store = Delayed { hold: Some(hold.clone()), ..Delayed::default() };
-    let limiter = Limiter::new(Quota::new(1, TEN), store.clone());
-    hold.notify_one();
-    assert!(admit(&limiter, "bob").await);
-    hold.notify_one();
-    let _first = waiter(&limiter, None).await;
-    sleep(Duration::from_secs(1)).await;
-    assert_eq!(store.checks(), 3, "the second check of the first is under way");
-    let second = waiter(&limiter, Some(TEN * 2)).await;
-    sleep(TEN * 21 / 10).await;
-    assert!(second.is_finished(), "its bound was 20 s, and a twentieth");
-    let error = second.await.unwrap().unwrap_err();
-    assert!(error.retry_after().unwrap() < A_MOMENT, "it is not behind itself");
 }
 
 /// `Open` lets nobody overtake those that wait: that there is no room in time was known before.
@@ -334,7 +338,7 @@ async fn denial_behind_others_stands_if_the_store_fails() {
             _ => Err(StoreError::Unavailable),
         })
     };
-    let policy = PolicyHandle::new(Policy::new("user").quota(Quota::new(1, TEN)));
+    let policy = policy("user", 1, TEN);
     let limiter = Limiter::new(&policy, StubStore(reply)).failure_policy(FailurePolicy::Open);
     let _first = waiter(&limiter, None).await;
     policy.set(Policy::new("user").quota(Quota::new(2, TEN))).unwrap();
@@ -352,8 +356,7 @@ async fn bound_holds_behind_a_caller_that_does_not_go_on() {
     let third = waiter(&limiter, Some(TEN)).await;
     sleep(TEN * 2).await;
     assert!(first.is_finished() && third.is_finished(), "its bound was 10 s, and a twentieth");
-    let error = third.await.unwrap().unwrap_err();
-    assert!(error.retry_after().unwrap() <= 2 * A_SECOND, "the second has the next place");
+    assert!(told(third).await <= 2 * A_SECOND, "the second has the next place");
     let start = Instant::now();
     assert!(limiter.until_admitted_within("bob", Duration::ZERO).await.is_err());
     assert_eq!(start.elapsed(), Duration::ZERO);
@@ -362,9 +365,7 @@ async fn bound_holds_behind_a_caller_that_does_not_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_waits_for_a_log_in_which_it_takes_no_place() {
-    let messages = Messages::new();
-    assert!(messages.send("a", 1, None).await.await.unwrap().is_ok());
-    let _waits = messages.send("b", 1, None).await;
+    let (messages, _waits) = Messages::with_a_waiter().await;
     let logs =
         || [(&messages.sender, Key::from("c"), 1), (&messages.receiver, Key::from(1_u64), 0)];
     assert!(messages.limiter.check_all(logs()).await.unwrap().is_admitted(), "there is room");
@@ -377,9 +378,8 @@ async fn nothing_waits_for_a_log_in_which_it_takes_no_place() {
 /// comes into its queue, and it is told how long it would be behind that one.
 #[tokio::test(start_paused = true)]
 async fn denial_behind_another_is_honest_after_a_log_is_exempt() {
-    let policy = |name, quota| PolicyHandle::new(Policy::new(name).quota(quota));
-    let (ip, user) = (policy("ip", Quota::per_second(99)), policy("user", Quota::new(1, TEN * 2)));
-    let tenant = policy("tenant", Quota::new(1, TEN));
+    let (ip, user) = (policy("ip", 99, A_SECOND), policy("user", 1, TEN * 2));
+    let tenant = policy("tenant", 1, TEN);
     let limiter = Limiter::new(&user, MemoryStore::new());
     let is_exempt = Arc::new(AtomicBool::new(false));
     let send = |name: &'static str, max_wait| {
@@ -403,18 +403,17 @@ async fn denial_behind_another_is_honest_after_a_log_is_exempt() {
     sleep(A_SECOND * 2).await;
     // Now nothing but the tenant's log denies the earlier one.
     limiter.reset("alice").await.unwrap();
-    let error = later.await.unwrap().unwrap_err();
-    sleep(error.retry_after().unwrap()).await;
+    let told = told(later).await;
+    sleep(told).await;
     assert!(earlier.await.unwrap().is_ok());
     let again = send("bob", Some(Duration::ZERO)).await.unwrap();
-    assert!(again.is_ok(), "it was told {:?}", error.retry_after());
+    assert!(again.is_ok(), "it was told {told:?}");
 }
 
 /// The first one in the queue is admitted while the second one looks at its logs, and the third one arrives a little later.
 #[tokio::test(start_paused = true)]
 async fn caller_that_looks_at_its_logs_is_not_overtaken() {
-    let policy = |name, limit| PolicyHandle::new(Policy::new(name).quota(Quota::new(limit, TEN)));
-    let (user, tenant) = (policy("user", 2), policy("tenant", 100));
+    let (user, tenant) = (policy("user", 2, TEN), policy("tenant", 100, TEN));
     let store = Delayed { way: Some(10 * A_MOMENT), ..Delayed::default() };
     let limiter = Limiter::new(&user, store);
     let send = || waits(&limiter, [(&user, "alice", 1), (&tenant, "t", 1)], None);
@@ -429,7 +428,7 @@ async fn caller_that_looks_at_its_logs_is_not_overtaken() {
     sleep(12 * A_MOMENT).await;
     let mut admitted = Vec::new();
     for sent in [first, second, send()] {
-        admitted.push(sent.await.unwrap().unwrap().timestamp().unwrap());
+        admitted.push(admitted_at(sent).await);
     }
     assert!(admitted.is_sorted_by(|one, other| one < other), "{admitted:?}");
 }
@@ -437,8 +436,7 @@ async fn caller_that_looks_at_its_logs_is_not_overtaken() {
 /// It has looked at another time than the one before it, who may wait for longer.
 #[tokio::test(start_paused = true)]
 async fn bound_holds_for_one_that_becomes_the_first() {
-    let jobs = Policy::new("jobs").quota(Quota::new(1, TEN)).in_flight();
-    let limiter = Limiter::new(jobs, MemoryStore::new());
+    let limiter = jobs();
     let _permit = limiter.acquire("bob", Duration::ZERO).await.unwrap();
     let first = waiter(&limiter, Some(TEN)).await;
     let began = Instant::now();
@@ -475,29 +473,10 @@ async fn denial_in_the_queue_denies_no_smaller_request_behind_it() {
     }
 }
 
-/// A request of a larger plan takes the place that the first one waits for.
-#[tokio::test(start_paused = true)]
-async fn wait_that_has_become_too_long_ends_at_once() {
-    let store = MemoryStore::new();
-    let limiter = Limiter::new(Policy::new("user").quota(Quota::new(1, TEN)), store.clone());
-    let larger = Limiter::new(Policy::new("user").quota(Quota::new(2, TEN)), store);
-    assert!(admit(&limiter, "bob").await);
-    let first = waiter(&limiter, None).await;
-    let second = waiter(&limiter, Some(TEN * 2)).await;
-    sleep(TEN / 2).await;
-    assert!(admit(&larger, "bob").await && !second.is_finished());
-    sleep(A_SECOND).await;
-    assert!(second.is_finished(), "there is no room for it within 20 s");
-    let error = second.await.unwrap().unwrap_err();
-    sleep(error.retry_after().unwrap()).await;
-    assert!(first.await.unwrap().is_ok() && admit(&limiter, "bob").await);
-}
-
 /// The second one waits for another log, and may go on a little earlier.
 #[tokio::test(start_paused = true)]
 async fn waiter_for_another_log_does_not_overtake() {
-    let policy = |name, window| PolicyHandle::new(Policy::new(name).quota(Quota::new(1, window)));
-    let (user, tenant) = (policy("user", HOUR * 2), policy("tenant", HOUR));
+    let (user, tenant) = (policy("user", 1, HOUR * 2), policy("tenant", 1, HOUR));
     let limiter = Limiter::new(&user, MemoryStore::new());
     let fill = async |policy, name| {
         let decision = limiter.check_all([(policy, name)]).await.unwrap();
@@ -521,13 +500,10 @@ async fn waiter_for_another_log_does_not_overtake() {
 /// Not that of a log in which it takes no place, nor of one whose values may be the same, nor of one that is full for less long.
 #[tokio::test(start_paused = true)]
 async fn denial_behind_another_names_no_longer_wait_than_its_queue() {
-    let policy = |name, limit, seconds| {
-        Policy::new(name).quota(Quota::new(limit, Duration::from_secs(seconds)))
-    };
-    let user = PolicyHandle::new(policy("user", 1, 10));
-    let tokens = PolicyHandle::new(policy("tokens", 2, 5).budget());
-    let peers = PolicyHandle::new(policy("peers", 1, 60).distinct());
-    let tenant = PolicyHandle::new(policy("tenant", 1, 15));
+    let of = |name, limit, window| Policy::new(name).quota(Quota::new(limit, window));
+    let (user, tenant) = (policy("user", 1, TEN), policy("tenant", 1, TEN * 3 / 2));
+    let tokens = PolicyHandle::new(of("tokens", 2, TEN / 2).budget());
+    let peers = PolicyHandle::new(of("peers", 1, TEN * 6).distinct());
     let limiter = Limiter::new(&user, MemoryStore::new());
     let peer = |value| LogCost::from((&peers, "p")).value(value);
     let of_others = || {
@@ -552,10 +528,7 @@ async fn denial_behind_another_names_no_longer_wait_than_its_queue() {
 /// Nobody waits for its tenant.
 #[tokio::test(start_paused = true)]
 async fn look_before_a_wait_behind_others_makes_no_other_wait_longer() {
-    let policy = |name, seconds| {
-        PolicyHandle::new(Policy::new(name).quota(Quota::new(1, Duration::from_secs(seconds))))
-    };
-    let (user, tenant) = (policy("user", 10), policy("tenant", 60));
+    let (user, tenant) = (policy("user", 1, TEN), policy("tenant", 1, TEN * 6));
     let limiter = Limiter::new(&user, MemoryStore::new());
     assert!(limiter.check_all([(&tenant, "full")]).await.unwrap().is_admitted());
     sleep(TEN * 2).await;
@@ -582,9 +555,7 @@ async fn denial_behind_others_is_by_the_quotas_that_are_full() {
 /// Those whose wait a denial has ended take no place any more, also before they go on.
 #[tokio::test(start_paused = true)]
 async fn all_that_one_denial_turns_away_are_told_the_same() {
-    let store = Delayed { way: Some(A_MOMENT * 30), ..Delayed::default() };
-    let limiter = Limiter::new(Quota::new(1, TEN), store);
-    assert!(admit(&limiter, "bob").await);
+    let limiter = full(Delayed { way: Some(A_MOMENT * 30), ..Delayed::default() }).await;
     let first = waiter(&limiter, None).await;
     let _second = waiter(&limiter, None).await;
     assert!(first.await.unwrap().is_ok());
@@ -597,7 +568,7 @@ async fn all_that_one_denial_turns_away_are_told_the_same() {
     told.retain(Waiter::is_finished);
     assert_eq!(told.len(), 19, "one may wait");
     for denied in told {
-        assert_eq!(denied.await.unwrap().unwrap_err().retry_after(), Some(TEN * 3));
+        assert_eq!(self::told(denied).await, TEN * 3);
     }
 }
 
@@ -635,8 +606,7 @@ async fn impossible_request_waits_no_longer() {
 /// It takes no place among those that wait.
 #[tokio::test(start_paused = true)]
 async fn acquire_without_a_wait_is_denied_also_if_nobody_may_wait() {
-    let jobs = Policy::new("jobs").quota(Quota::new(1, TEN)).in_flight();
-    let limiter = Limiter::new(jobs, MemoryStore::new()).max_waiters(0);
+    let limiter = jobs().max_waiters(0);
     let _permit = limiter.acquire("bob", Duration::ZERO).await.unwrap();
     let error = limiter.acquire("bob", Duration::ZERO).await.unwrap_err();
     assert!(matches!(error, WaitError::Denied(_)), "{error}");
@@ -657,15 +627,13 @@ async fn permit_is_renewed_three_times_within_its_shortest_lease() {
 /// The one before it gives up meanwhile.
 #[tokio::test(start_paused = true)]
 async fn last_look_is_at_the_bound_behind_another() {
-    let jobs = Policy::new("jobs").quota(Quota::new(1, TEN)).in_flight();
-    let limiter = Limiter::new(jobs, MemoryStore::new());
+    let limiter = jobs();
     let permit = limiter.acquire("bob", Duration::ZERO).await.unwrap();
     let first = waiter(&limiter, Some(A_SECOND)).await;
     sleep(A_MOMENT * 20).await;
     let second = waiter(&limiter, Some(A_SECOND)).await;
     let denied = waiter(&limiter, Some(A_MOMENT * 30)).await;
-    let denied = denied.await.unwrap().unwrap_err();
-    assert!(denied.retry_after().unwrap() < A_SECOND, "not after the leases of those before it");
+    assert!(told(denied).await < A_SECOND, "not after the leases of those before it");
     assert!(first.await.unwrap().is_err());
     drop(permit);
     assert!(second.await.unwrap().is_ok(), "there is room before its bound");
@@ -691,9 +659,7 @@ async fn bound_behind_the_same_value_is_that_of_one_place() {
 /// The store is some way off.
 #[tokio::test(start_paused = true)]
 async fn denial_behind_others_of_the_same_quotas_asks_nothing() {
-    let store = Delayed { way: Some(A_MOMENT * 10), ..Delayed::default() };
-    let limiter = Limiter::new(Quota::new(1, TEN), store);
-    assert!(admit(&limiter, "bob").await);
+    let limiter = full(Delayed { way: Some(A_MOMENT * 10), ..Delayed::default() }).await;
     let _first = waiter(&limiter, None).await;
     sleep(A_MOMENT * 30).await;
     let began = Instant::now();

@@ -251,26 +251,6 @@ async fn check_that_is_dropped_is_not_sent() {
     assert_eq!(redis.keys().await.len(), 3);
 }
 
-#[tokio::test]
-async fn requests_of_a_call_without_a_reply_are_sent_again() {
-    let redis = Redis::start().await;
-    let proxy = Proxy::to(redis.port()).await;
-    let store = patient().connect(proxy.url()).await.unwrap();
-    proxy.set(Fault::Stall);
-    let checks = (0..20).map(|number| send(&store, check(format!("user-{number}"))));
-    let checks: Vec<_> = checks.collect();
-    sleep(Duration::from_millis(50)).await;
-    proxy.drop_replies(1);
-    proxy.set(Fault::None);
-    for outcome in checks {
-        assert!(outcome.await.unwrap().unwrap().1.admitted);
-    }
-    assert!(proxy.dropped() > 0);
-    for number in 0..20 {
-        assert_eq!(redis.entries(&format!("tsw:{{=user-{number}}}:user:60s")).await, 1);
-    }
-}
-
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }

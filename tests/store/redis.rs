@@ -39,41 +39,33 @@ async fn server_that_may_evict_logs_is_warned_of() {
     assert!(warnings_with(&unbounded).await.is_empty(), "it has no reason to evict");
 }
 
-#[tokio::test]
-async fn url_without_a_scheme_names_the_form() {
-    for url in ["127.0.0.1:6379", "localhost:6379", "localhost", "redis://127.0.0.1:6379/first"] {
-        let error = RedisStore::connect(url).await.unwrap_err();
-        assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
-        assert!(error.to_string().contains("write redis://HOST:PORT"), "{url}: {error}");
-    }
-    for url in ["redis://:a/b@127.0.0.1:6379", "redis://:a#b@127.0.0.1", "redis://:a?b@127.0.0.1"] {
-        let error = RedisStore::connect(url).await.unwrap_err().to_string();
-        assert!(error.contains("in a password write / @ # ? %"), "{url}: {error}");
-    }
-}
-
 /// No check could ever connect.
 #[tokio::test]
-async fn url_that_asks_for_no_verification_is_an_error() {
-    let error = RedisStore::connect_lazy("rediss://127.0.0.1:6379/#insecure").unwrap_err();
-    assert!(error.to_string().contains("#insecure"), "{error}");
-}
-
-#[test]
-fn empty_list_of_servers_is_an_error() {
-    let none: [&str; 0] = [];
-    for servers in [RedisServers::cluster(none), RedisServers::sentinel(none, "shop")] {
-        assert!(servers.unwrap_err().to_string().contains("the list of servers is empty"));
+async fn error_of_wrong_servers_says_what_to_change() {
+    const FORM: &str = "write redis://HOST:PORT";
+    const PASSWORD: &str = "in a password write / @ # ? %";
+    let (none, url) = ([""; 0], |url: &str| RedisServers::try_from(url));
+    let one = url("redis://127.0.0.1:6379").unwrap();
+    let stray = one.clone().master_credentials(None, Some("hunter2".to_owned()));
+    assert!(RedisStore::connect_lazy(one.master_credentials(None, None)).is_ok());
+    for (servers, part) in [
+        (url("127.0.0.1:6379"), FORM),
+        (url("localhost:6379"), FORM),
+        (url("localhost"), FORM),
+        (url("redis://127.0.0.1:6379/first"), FORM),
+        (url("redis://:a/b@127.0.0.1:6379"), PASSWORD),
+        (url("redis://:a#b@127.0.0.1"), PASSWORD),
+        (url("redis://:a?b@127.0.0.1"), PASSWORD),
+        (url("rediss://127.0.0.1:6379/#insecure"), "#insecure"),
+        (RedisServers::cluster(none), "the list of servers is empty"),
+        (RedisServers::sentinel(none, "shop"), "the list of servers is empty"),
+        (Ok(stray), "master_credentials"),
+    ] {
+        let error = servers.and_then(RedisStore::connect_lazy).unwrap_err();
+        assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+        let error = error.to_string();
+        assert!(error.contains(part) && !error.contains("hunter2"), "{error}");
     }
-}
-
-#[tokio::test]
-async fn login_of_a_master_without_sentinels_is_an_error() {
-    let servers = RedisServers::one("redis://127.0.0.1:6379").unwrap();
-    let stray = servers.clone().master_credentials(None, Some("hunter2".to_owned()));
-    let error = RedisStore::connect_lazy(stray).unwrap_err().to_string();
-    assert!(error.contains("master_credentials") && !error.contains("hunter2"), "{error}");
-    assert!(RedisStore::connect_lazy(servers.master_credentials(None, None)).is_ok());
 }
 
 #[tokio::test]
