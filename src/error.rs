@@ -208,17 +208,3 @@ impl StoreError {
         !matches!(self, Self::Unavailable | Self::Overloaded | Self::Unsupported { .. })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A request of several slots of a Cluster, of which one node takes no more: Redis decides about all of them.
-    #[test]
-    fn overload_is_no_outage() {
-        for (error, is_outage) in [(StoreError::Overloaded, false), (StoreError::Timeout, true)] {
-            assert_eq!(error.is_outage(), is_outage);
-            assert_eq!(StoreError::Uncertain { error: Box::new(error) }.is_outage(), is_outage);
-        }
-    }
-}
