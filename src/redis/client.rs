@@ -194,8 +194,20 @@ impl Client {
         self.call_in_turn(Request::Command(command.clone())).await
     }
 
-    /// Sends a request to its server, and waits for the reply.
+    /// Sends a request to its server, and waits for the reply. A server that lacks the script gets its text.
     async fn call(&self, request: &Request) -> Result<Value, StoreError> {
+        match self.call_once(request).await {
+            Err(StoreError::Refused { code, message }) if code == "NOSCRIPT" => {
+                match request.with_text() {
+                    Some(request) => self.call_once(&request).await,
+                    None => Err(StoreError::Refused { code, message }),
+                }
+            }
+            result => result,
+        }
+    }
+
+    async fn call_once(&self, request: &Request) -> Result<Value, StoreError> {
         match &self.backend {
             Backend::One(breaker) => breaker.call(async |it| request.send(it).await).await,
             Backend::Cluster(cluster) => cluster.call(request).await,

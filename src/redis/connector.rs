@@ -1,11 +1,10 @@
 //! [`Connector`]: makes connections to a server, and finds out whether it still has its data.
 
-use redis::{Client, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind};
+use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use uuid::Uuid;
 
 use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
 use super::reply;
-use super::scripts::Scripts;
 use super::sentinel::Sentinel;
 use super::view::View;
 use crate::error::StoreError;
@@ -57,16 +56,8 @@ impl Connector {
                 return Err((ErrorKind::Io, message).into());
             }
         }
-        let mut commands = redis::pipe();
-        let scripts = Scripts::shipped();
-        for script in [&scripts.admit, &scripts.reconcile] {
-            // So that the first of many concurrent requests do not all find it missing.
-            commands.add_command(script.load()).ignore();
-        }
-        // A user of few rights may not all of that. A call whose script is missing sends the script along. A server that
-        // does not reply, as one whose writes are paused, decides nothing.
-        let replies = query_mark(&mut commands, mark, "all", &mut connection);
-        let (mark, info) = within(STEP_TIMEOUT, replies).await?;
+        // A user of few rights may not all of that. A server that does not reply, as one whose writes are paused, decides nothing.
+        let (mark, info) = within(STEP_TIMEOUT, query_mark(mark, "all", &mut connection)).await?;
         if is_replica(&info) {
             pinged?;
         }
@@ -123,20 +114,19 @@ pub(super) async fn read_mark(
     connection: &mut Connection,
     name: &str,
 ) -> RedisResult<(String, String)> {
-    let (mark, info) = query_mark(&mut redis::pipe(), name, "replication", connection).await?;
+    let (mark, info) = query_mark(name, "replication", connection).await?;
     Ok((mark?, history(&info)))
 }
 
-/// Sends some commands whose replies do not matter, and returns the mark and a section of `INFO`.
+/// Returns the mark and a section of `INFO`.
 async fn query_mark(
-    commands: &mut Pipeline,
     name: &str,
     section: &str,
     connection: &mut Connection,
 ) -> RedisResult<(RedisResult<String>, String)> {
     /// In seconds. Each process renews it while it uses Redis.
     const KEPT_FOR: u64 = 86_400;
-    let new = Uuid::new_v4().to_string();
+    let (mut commands, new) = (redis::pipe(), Uuid::new_v4().to_string());
     commands.cmd("SET").arg(name).arg(new).arg("NX").arg("EX").arg(KEPT_FOR).ignore();
     commands.cmd("GETEX").arg(name).arg("EX").arg(KEPT_FOR);
     commands.cmd("GET").arg(name);

@@ -21,12 +21,11 @@ impl Request {
     /// Sends it, and waits for the reply. That to a pipeline is an array.
     pub(super) async fn send(&self, mut connection: Connection) -> Result<Value, StoreError> {
         let reply = match self {
-            Self::Command(command) => command.query_async(&mut connection).await,
             Self::Pipeline(commands) => {
                 commands.query_async(&mut connection).await.map(Value::Array)
             }
-            Self::Script(script, command) | Self::Batch(script, command) => {
-                script.run(command, &mut connection).await
+            Self::Command(command) | Self::Script(_, command) | Self::Batch(_, command) => {
+                command.query_async(&mut connection).await
             }
         };
         let reply = reply.map_err(|error| self.error(error))?;
@@ -61,6 +60,15 @@ impl Request {
             };
         }
         reply::error(error)
+    }
+
+    /// Returns what to send to a server that lacks the script. Nothing has run there.
+    pub(super) fn with_text(&self) -> Option<Self> {
+        match self {
+            Self::Command(_) | Self::Pipeline(_) => None,
+            Self::Script(it, command) => Some(Self::Script(it.clone(), it.with_text(command))),
+            Self::Batch(it, command) => Some(Self::Batch(it.clone(), it.with_text(command))),
+        }
     }
 
     /// Returns the first key, as it is in most commands. On a Cluster a node refuses the others, and names the right one.

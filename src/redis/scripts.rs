@@ -2,8 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use redis::aio::ConnectionLike;
-use redis::{Arg, Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Arg, Cmd};
 
 /// All scripts of the crate. Each file describes its script.
 pub(crate) struct Scripts {
@@ -13,11 +12,6 @@ pub(crate) struct Scripts {
     pub(crate) ban: Script,
     pub(crate) lift: Script,
 }
-
-/// How much later Redis keeps the expiries of scripts with a test clock, because its own clock is
-/// another one: ten years.
-#[cfg(test)]
-const EXPIRES_LATER_MS: u64 = 315_360_000_000;
 
 impl Scripts {
     fn new(code: impl Fn(&str) -> String) -> Self {
@@ -35,68 +29,25 @@ impl Scripts {
         static SHIPPED: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
         &SHIPPED
     }
-
-    /// Returns the scripts with a test clock: they read the hash `clock` (fields `s` and `us`)
-    /// instead of `TIME`, also for the expiries of logs.
-    #[cfg(test)]
-    pub(crate) fn with_clock(clock: &str) -> &'static Self {
-        let functions = r"
-            local later_ms = LATER
-            local function now() return redis.call('HMGET', 'CLOCK', 's', 'us') end
-            local function ms(time) return time[1] * 1000 + math.floor(time[2] / 1000) end
-            local function pttl(log)
-              -- Redis 7.0 reads PTTL as of the beginning of a script, and TIME anew.
-              local at_ms = redis.pcall('PEXPIRETIME', log)
-              if type(at_ms) == 'table' then
-                -- Redis 6.2 does not know it.
-                local left_ms = redis.call('PTTL', log)
-                at_ms = left_ms < 0 and left_ms or left_ms + ms(redis.call('TIME'))
-              end
-              return at_ms < 0 and at_ms or math.max(0, at_ms - later_ms - ms(now()))
-            end
-            local function pexpireat(log, at_ms) redis.call('PEXPIREAT', log, at_ms + later_ms) end
-        ";
-        let functions =
-            functions.replace("CLOCK", clock).replace("LATER", &EXPIRES_LATER_MS.to_string());
-        Box::leak(Box::new(Self::new(|shipped| {
-            let time = "call('TIME')";
-            assert_eq!(shipped.matches(time).count(), 1, "TIME is called once");
-            let code = shipped
-                .replace(time, "now()")
-                .replace("call('PTTL', log)", "pttl(log)")
-                .replace("try('PTTL', log)", "pttl(log)")
-                .replace("call('PEXPIREAT', ", "pexpireat(");
-            functions.clone() + &code
-        })))
-    }
 }
 
-/// A script. Clones share it.
+/// A script. Clones share its text.
 #[derive(Clone)]
-pub(crate) struct Script(Arc<Inner>);
-
-struct Inner {
-    code: String,
-    hash: String,
+pub(crate) struct Script {
+    code: Arc<str>,
+    hash: Arc<str>,
     /// The name in metrics.
     name: &'static str,
 }
 
 impl Script {
     pub(crate) fn new(name: &'static str, code: String) -> Self {
-        let hash = redis::Script::new(&code).get_hash().to_owned();
-        Self(Arc::new(Inner { code, hash, name }))
+        let hash = redis::Script::new(&code).get_hash().into();
+        Self { code: code.into(), hash, name }
     }
 
     pub(super) fn name(&self) -> &'static str {
-        self.0.name
-    }
-
-    /// Returns the command that loads the script.
-    pub(super) fn load(&self) -> Cmd {
-        let mut load = redis::cmd("SCRIPT");
-        load.arg("LOAD").arg(&self.0.code);
-        load
+        self.name
     }
 
     /// Starts the command of a call. The caller adds `keys` keys, and then the arguments.
@@ -108,7 +59,7 @@ impl Script {
         // Keeps all arguments in one buffer, unlike `redis::ScriptInvocation`.
         // A key takes about 45 bytes, and its request an identity of 16.
         let mut command = Cmd::with_capacity(16 + 2 * keys, 256 + 64 * keys);
-        command.arg("EVALSHA").arg(&self.0.hash).arg(declared);
+        command.arg("EVALSHA").arg(&*self.hash).arg(declared);
         command
     }
 
@@ -126,29 +77,11 @@ impl Script {
         command
     }
 
-    /// Runs the command. If the server does not have the script, nothing has run, and the command
-    /// is sent again with the text of the script, which also loads it.
-    pub(super) async fn run(
-        &self,
-        command: &Cmd,
-        connection: &mut impl ConnectionLike,
-    ) -> RedisResult<Value> {
-        const NO_SCRIPT: ErrorKind = ErrorKind::Server(ServerErrorKind::NoScript);
-        match command.query_async(connection).await {
-            // Boxed to keep the future of every other call small.
-            Err(error) if error.kind() == NO_SCRIPT => {
-                let command = Box::new(self.with_text(command));
-                Box::pin(async move { command.query_async(connection).await }).await
-            }
-            reply => reply,
-        }
-    }
-
-    /// Returns the command with the text of the script in place of its hash, which also loads it.
+    /// Returns a command with the text of the script in place of its hash, which also loads it.
     // EVAL, not SCRIPT LOAD and EVALSHA: the scripts may be flushed between the two.
-    fn with_text(&self, command: &Cmd) -> Cmd {
+    pub(super) fn with_text(&self, command: &Cmd) -> Cmd {
         let mut named = redis::cmd("EVAL");
-        named.arg(&self.0.code);
+        named.arg(&*self.code);
         for argument in command.args_iter().skip(2) {
             // Other kinds of arguments belong to SCAN and similar commands.
             if let Arg::Simple(argument) = argument {
@@ -156,5 +89,49 @@ impl Script {
             }
         }
         named
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How much later Redis keeps the expiries of scripts with a test clock, because its own clock is
+    /// another one: ten years.
+    const EXPIRES_LATER_MS: u64 = 315_360_000_000;
+
+    impl Scripts {
+        /// Returns the scripts with a test clock: they read the hash `clock` (fields `s` and `us`)
+        /// instead of `TIME`, also for the expiries of logs.
+        pub(crate) fn with_clock(clock: &str) -> &'static Self {
+            let functions = r"
+                local later_ms = LATER
+                local function now() return redis.call('HMGET', 'CLOCK', 's', 'us') end
+                local function ms(time) return time[1] * 1000 + math.floor(time[2] / 1000) end
+                local function pttl(log)
+                  -- Redis 7.0 reads PTTL as of the beginning of a script, and TIME anew.
+                  local at_ms = redis.pcall('PEXPIRETIME', log)
+                  if type(at_ms) == 'table' then
+                    -- Redis 6.2 does not know it.
+                    local left_ms = redis.call('PTTL', log)
+                    at_ms = left_ms < 0 and left_ms or left_ms + ms(redis.call('TIME'))
+                  end
+                  return at_ms < 0 and at_ms or math.max(0, at_ms - later_ms - ms(now()))
+                end
+                local function pexpireat(log, at_ms) redis.call('PEXPIREAT', log, at_ms + later_ms) end
+            ";
+            let functions =
+                functions.replace("CLOCK", clock).replace("LATER", &EXPIRES_LATER_MS.to_string());
+            Box::leak(Box::new(Self::new(|shipped| {
+                let time = "call('TIME')";
+                assert_eq!(shipped.matches(time).count(), 1, "TIME is called once");
+                let code = shipped
+                    .replace(time, "now()")
+                    .replace("call('PTTL', log)", "pttl(log)")
+                    .replace("try('PTTL', log)", "pttl(log)")
+                    .replace("call('PEXPIREAT', ", "pexpireat(");
+                functions.clone() + &code
+            })))
+        }
     }
 }
