@@ -3,7 +3,6 @@
 //! A [`Client`] calls the [`Scripts`] and sends other commands through the [`CircuitBreaker`] of the server, which holds the
 //! [`Connection`](connection::Connection), or those of the nodes of a Cluster.
 
-mod backoff;
 mod batch;
 mod circuit_breaker;
 mod client;
@@ -21,7 +20,6 @@ mod sentinel;
 mod servers;
 mod view;
 
-pub(crate) use self::backoff::Backoff;
 pub(crate) use self::batch::{Batch, BatchedRequest};
 pub(crate) use self::circuit_breaker::CircuitBreaker;
 pub(crate) use self::client::{Backend, Client};

@@ -18,6 +18,16 @@ pub(crate) fn random_part(time: Duration) -> Duration {
     time.mul_f64(f64::from(random) / (f64::from(u32::MAX) + 1.0))
 }
 
+/// Returns the pause before the next attempt after so many others: they double from `first` to `longest`.
+///
+/// Each pause is shortened by a random part of up to a half, so that the processes of a fleet do
+/// not try again at the same moment.
+#[cfg(feature = "redis")]
+pub(crate) fn pause_after(attempts: u32, first: Duration, longest: Duration) -> Duration {
+    let full = first.saturating_mul(2_u32.saturating_pow(attempts)).min(longest);
+    full - random_part(full / 2)
+}
+
 /// Lets at most one caller act in each pause.
 pub(crate) struct Pace {
     epoch: Instant,
@@ -43,5 +53,23 @@ impl Pace {
         let (exchange, order) = (AtomicU64::compare_exchange, Ordering::Relaxed);
         (last_us == u64::MAX || now_us.saturating_sub(last_us) >= micros(pause))
             && exchange(&self.last_us, last_us, now_us, order, order).is_ok()
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_and_differ() {
+        let (first, longest) = (Duration::from_millis(10), Duration::from_millis(100));
+        for (attempts, full) in (0..).zip([10, 20, 40, 80, 100, 100]).chain([(u32::MAX, 100)]) {
+            let (full, pause) =
+                (Duration::from_millis(full), pause_after(attempts, first, longest));
+            assert!(pause >= full / 2 && pause <= full, "{pause:?} of {full:?}");
+        }
+        let many: std::collections::HashSet<_> =
+            (0..10).map(|_| pause_after(9, first, longest)).collect();
+        assert!(many.len() > 1, "all pauses are equal");
     }
 }

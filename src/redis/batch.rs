@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use super::client::{Client, LONGEST_WAIT, MOST_CALLS, MOST_NODES, waited_too_long};
+use super::client::{Client, LONGEST_WAIT, MOST_CALLS, MOST_NODES};
 use super::keys::Keys;
 use super::reply::{Replies, malformed};
 use super::request::is_redirection;
@@ -109,15 +109,11 @@ struct Queue<R: BatchedRequest> {
     sending_since: Option<Instant>,
     /// How many tasks there are.
     tasks: usize,
-    /// How many calls of the tasks have had a reply.
-    replies: u64,
 }
 
 struct Waiting<R: BatchedRequest> {
     request: R,
     since: Instant,
-    /// How many replies there were then.
-    replies: u64,
     caller: Caller<R>,
 }
 
@@ -126,8 +122,7 @@ type Caller<R> = oneshot::Sender<Result<<R as BatchedRequest>::Reply>>;
 impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Arc<Self> {
         let queues = if client.is_cluster() { MOST_NODES } else { 1 };
-        let queue =
-            || Queue { waiting: VecDeque::new(), sending_since: None, tasks: 0, replies: 0 };
+        let queue = || Queue { waiting: VecDeque::new(), sending_since: None, tasks: 0 };
         let queues = (0..queues).map(|_| Mutex::new(queue())).collect();
         Arc::new(Self { client, queues })
     }
@@ -141,7 +136,7 @@ impl<R: BatchedRequest> Batch<R> {
         let (caller, reply) = oneshot::channel();
         match self.queue_of(&request) {
             Some(queue) => self.enqueue(queue, request, caller, now),
-            None => self.send_in_task(request, caller),
+            None => self.send_alone(request, caller),
         }
         // The task sees the call to its end. This is for a task that is no longer polled.
         let longest = self.client.response_timeout.saturating_mul(2);
@@ -155,13 +150,6 @@ impl<R: BatchedRequest> Batch<R> {
         }
     }
 
-    /// Sends a request in a call of its own, and returns its reply.
-    async fn send_alone(&self, request: R) -> Result<R::Reply> {
-        let request = [request];
-        let mut replies = self.call(request.iter()).await?;
-        replies.pop().unwrap_or_else(|| Err(malformed("expected one reply")))
-    }
-
     /// Puts a request into a queue, and starts a task if it needs one.
     fn enqueue(self: &Arc<Self>, number: usize, request: R, caller: Caller<R>, now: Instant) {
         let mut queue = self.lock(number);
@@ -169,20 +157,18 @@ impl<R: BatchedRequest> Batch<R> {
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
         let is_gone = sending_for.is_none_or(|time| time > self.client.response_timeout);
-        let replies = queue.replies;
         if queue.waiting.len() >= MOST_WAITING {
-            let is_late =
-                |first: &&Waiting<R>| now.saturating_duration_since(first.since) > LONGEST_WAIT;
-            let error = match queue.waiting.front().filter(is_late) {
-                Some(first) => waited_too_long(first.replies, replies),
-                // So many at once are no silence.
-                None => StoreError::Overloaded,
-            };
+            let since = queue.waiting.front().map_or(now, |first| first.since);
             drop(queue);
+            let error = match now.saturating_duration_since(since) > LONGEST_WAIT {
+                true => self.client.waited_too_long(request.log(), since),
+                // So many at once are no silence.
+                false => StoreError::Overloaded,
+            };
             let _ = caller.send(Err(error));
             return;
         }
-        queue.waiting.push_back(Waiting { request, since: now, replies, caller });
+        queue.waiting.push_back(Waiting { request, since: now, caller });
         let is_more = !is_sending || queue.waiting.len().is_multiple_of(MOST);
         if is_gone || is_more && queue.tasks < MOST_CALLS {
             self.start_task(number, queue, now);
@@ -205,18 +191,13 @@ impl<R: BatchedRequest> Batch<R> {
                 }
             };
             let (is_cluster, requests) = (self.client.is_cluster(), batch.len());
-            let replies = match result {
-                Ok(replies) => {
-                    self.lock(queue).replies += 1;
-                    replies
-                }
-                Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
-            };
+            let replies =
+                result.unwrap_or_else(|error| batch.iter().map(|_| Err(error.clone())).collect());
             for (waiting, reply) in batch.into_iter().zip(replies) {
                 // A slot of its keys may have moved to another node.
                 let may_be_elsewhere = |error: &_| may_be_elsewhere(error, requests);
                 if is_cluster && reply.as_ref().is_err_and(may_be_elsewhere) {
-                    self.send_in_task(waiting.request, waiting.caller);
+                    self.send_alone(waiting.request, waiting.caller);
                 } else {
                     // An error means that the caller has gone.
                     let _ = waiting.caller.send(reply);
@@ -225,14 +206,17 @@ impl<R: BatchedRequest> Batch<R> {
         }
     }
 
-    /// Sends a request alone.
-    fn send_in_task(self: &Arc<Self>, request: R, caller: Caller<R>) {
+    /// Sends a request in a call of its own.
+    fn send_alone(self: &Arc<Self>, request: R, caller: Caller<R>) {
         if caller.is_closed() {
             return;
         }
         let batch = self.clone();
         tokio::spawn(async move {
-            let _ = caller.send(batch.send_alone(request).await);
+            let replies = batch.call([&request].into_iter()).await;
+            let reply = replies.map(|mut replies| replies.pop());
+            let none = || Err(malformed("expected one reply"));
+            let _ = caller.send(reply.and_then(|reply| reply.unwrap_or_else(none)));
         });
     }
 
@@ -344,11 +328,10 @@ impl<R: BatchedRequest> Batch<R> {
             queue.tasks = queue.tasks.saturating_sub(1);
         }
         queue.sending_since = if is_over { None } else { Some(now) };
-        let replies = queue.replies;
         drop(queue);
         // Not under the lock: it wakes the callers.
-        for Waiting { caller, replies: before, .. } in late {
-            let _ = caller.send(Err(waited_too_long(before, replies)));
+        for Waiting { request, since, caller } in late {
+            let _ = caller.send(Err(self.client.waited_too_long(request.log(), since)));
         }
         // Stable: requests for one log stay in their order.
         batch.sort_by_cached_key(|waiting| waiting.request.shape());

@@ -6,22 +6,21 @@ mod tests;
 
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::yield_now;
+use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::{Address, Connection};
-use super::connector::{Connector, Server, read_mark};
-use super::{Backoff, Health, reply};
+use super::connection::Connection;
+use super::connector::{Connector, Server, read_server};
+use super::{Health, reply};
 use crate::error::StoreError;
 use crate::telemetry;
-use crate::time::Pace;
+use crate::time::{Pace, pause_after};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that Redis decides again within a second of its return.
@@ -39,7 +38,7 @@ const REMINDER: Duration = Duration::from_secs(60);
 /// A connection shared by all requests, with a circuit breaker.
 ///
 /// - The first connection is made when it is needed, and one that breaks is made again at once. Calls wait for
-///   the first attempt, for at most the response timeout, and fail at once when it has failed.
+///   the first attempt, for at most the response timeout from its beginning, and fail at once when it has failed.
 /// - A connection that is silent is given up: calls wait on it, and no reply to any of them arrives
 ///   for the response timeout. The calls that wait on it fail with it. A late reply is none of that:
 ///   while others arrive, a call waits for its own.
@@ -51,17 +50,14 @@ const REMINDER: Duration = Duration::from_secs(60);
 /// # Interleavings
 ///
 /// - A connection breaks while many calls wait on it. Each failed call passes the number of its
-///   connection to `give_up`. The first one changes the state and starts the only task; the others
-///   find another state or number and change nothing. Calls that have not failed yet are notified
+///   connection to `record_result`. The first one changes the state and starts the only task; the others
+///   find another number and change nothing. Calls that have not failed yet are notified
 ///   and fail at once. Test: `call_ends_with_its_connection`.
 /// - Two calls find that no task connects. `connect_if_idle` looks at the state again while it changes it,
-///   so that one of them starts the task. A state without a connection holds a weak reference to a
-///   token of its task. The task drops the token after it has stored `Ready`, so that there is no
-///   moment at which a second task could start.
-/// - A runtime ends while its task reconnects. The token is dropped with the task, so the state
-///   counts as idle, and the next call starts a task on its own runtime. A call that waits for the
-///   attempt is not notified, and ends at its deadline. A runtime that is at rest counts as ended after 7 s, and if its task goes
-///   on, it finds that another one has taken its place. Tests:
+///   so that one of them starts the task.
+/// - A runtime ends while its task connects. The task has finished then, so the next call starts one
+///   on its own runtime. A call that waits for the attempt is not notified, and ends at its deadline. A runtime that is at rest
+///   counts as ended after 7 s, and if its task goes on, it finds another number. Tests:
 ///   `wait_for_a_connection_has_a_deadline` and, with a server,
 ///   `store_that_was_made_in_a_runtime_at_rest_connects`.
 /// - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
@@ -70,8 +66,8 @@ pub(crate) struct CircuitBreaker {
     connector: Connector,
     response_timeout: Duration,
     state: watch::Sender<State>,
-    /// How many calls have had a reply.
-    replies: AtomicU64,
+    /// When the last call had a reply.
+    replied_at: Mutex<Instant>,
     /// Why there is no connection, as it was last reported, and when. `None` if there is one, or nobody has missed it yet.
     reported: Mutex<Option<(String, Instant)>>,
     /// When a further reason was last reported.
@@ -79,99 +75,74 @@ pub(crate) struct CircuitBreaker {
     health: Health,
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
-    mark: String,
-    /// Whether the connection before broke at once.
-    was_useless: AtomicBool,
-    /// The pauses before attempts to connect. They begin anew once a connection was of use.
-    backoff: Mutex<Backoff>,
+    /// The name of the mark that is lost when the data is.
+    pub(super) mark: String,
 }
 
-enum State {
-    /// No call has needed a connection yet.
-    Idle,
-    /// A task connects.
-    Connecting {
-        /// A reference to its token. It is dangling when the task is gone.
-        token: Weak<()>,
-        /// When it last began anew.
-        since: Instant,
-        /// Whether calls wait for it: it makes the first attempt, at all or after a connection that worked. If it has
-        /// failed, calls fail at once.
-        is_awaited: bool,
-    },
-    Ready {
-        connection: Connection,
-        number: u64,
-        since: Instant,
-        /// How many calls had had a reply by then.
-        replies: u64,
-    },
+struct State {
+    /// The number of the connection, or of the task that makes it.
+    number: u64,
+    connection: Option<Connection>,
+    /// When it was made, the last attempt has failed, or the first one began.
+    since: Instant,
+    /// How many attempts in a row have failed. From two on, calls do not wait for the next one, and there are pauses.
+    /// The first attempt that fails counts as two, as does a silence. A connection that breaks before it has brought a reply to a
+    /// call counts as one: it may lose its first reply.
+    failures: u32,
+    /// The task that connects. `None` before the first one.
+    task: Option<AbortHandle>,
 }
 
 impl State {
-    fn connecting(token: &Arc<()>, is_awaited: bool) -> Self {
-        Self::Connecting { token: Arc::downgrade(token), since: Instant::now(), is_awaited }
-    }
-
     fn ready(&self) -> Option<(Connection, u64)> {
-        match self {
-            Self::Ready { connection, number, .. } => Some((connection.clone(), *number)),
-            _ => None,
-        }
+        Some((self.connection.clone()?, self.number))
     }
 
     fn is_ready(&self, wanted: u64) -> bool {
-        matches!(self, Self::Ready { number, .. } if *number == wanted)
+        self.connection.is_some() && self.number == wanted
     }
 
+    /// Returns whether a task connects that has not ended with its runtime, and is not at rest with it.
     fn is_connecting(&self) -> bool {
-        matches!(self, Self::Connecting { is_awaited: true, .. }) && !self.is_idle()
+        self.connection.is_none()
+            && self.task.as_ref().is_some_and(|task| !task.is_finished())
+            && self.since.elapsed() <= LONGEST_ATTEMPT
     }
 
-    /// Returns whether no other task connects in place of that of a token.
-    fn is_of(&self, token: &Arc<()>) -> bool {
-        matches!(self, Self::Connecting { token: of, .. } if of.as_ptr() == Arc::as_ptr(token))
-    }
-
-    /// Returns whether no task connects, or only one that is at rest with its runtime.
-    fn is_idle(&self) -> bool {
-        match self {
-            Self::Idle => true,
-            Self::Connecting { token, since, .. } => {
-                token.strong_count() == 0 || since.elapsed() > LONGEST_ATTEMPT
-            }
-            Self::Ready { .. } => false,
-        }
+    /// Returns whether calls wait for the task.
+    fn is_awaited(&self) -> bool {
+        self.is_connecting() && self.failures < 2
     }
 }
 
 impl CircuitBreaker {
-    /// Creates a circuit breaker without a connection. `mark` is the name of the mark that is lost when
-    /// the data is.
+    /// Creates a circuit breaker without a connection.
     pub(crate) fn new(
         connector: Connector,
         response_timeout: Duration,
         health: Health,
         mark: String,
     ) -> Arc<Self> {
+        let since = Instant::now();
+        let state = State { number: 0, connection: None, since, failures: 0, task: None };
         Arc::new(Self {
             connector,
             response_timeout,
-            state: watch::Sender::new(State::Idle),
-            replies: AtomicU64::new(0),
+            state: watch::Sender::new(state),
+            replied_at: Mutex::new(since),
             reported: Mutex::default(),
             reported_again: Pace::new(),
             health,
             server: Mutex::default(),
             mark,
-            was_useless: AtomicBool::new(false),
-            backoff: Mutex::new(Backoff::new(FIRST_PAUSE, LONGEST_PAUSE)),
         })
     }
 
+    /// Makes one attempt to connect, however long that takes.
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
+        let number = self.state.borrow().number;
         let connection = self.make_connection().await?;
-        self.set_ready(connection);
+        self.conclude(number, Ok(connection));
         Ok(())
     }
 
@@ -180,14 +151,14 @@ impl CircuitBreaker {
     pub(super) fn verify_data_in_background(self: &Arc<Self>) {
         let breaker = self.clone();
         tokio::spawn(async move {
-            let Ok((_, number)) = breaker.connection().await else { return };
+            let Ok((connection, number)) = breaker.connection().await else { return };
             let _ = breaker.verify_data().await;
             if let Some(master) = breaker.connector.master().await
-                && breaker.is_another_master(&master)
+                && master != *connection.address
             {
                 let message = "the Sentinels name another master".to_owned();
-                let error = StoreError::Disconnected { message };
-                breaker.give_up(number, true, LEAST_AGE, &error);
+                let error = StoreError::Refused { code: "MASTERDOWN".to_owned(), message };
+                breaker.record_result::<()>(number, &Err(error));
             }
         });
     }
@@ -195,10 +166,10 @@ impl CircuitBreaker {
     /// Looks whether the data is still there.
     pub(super) async fn verify_data(self: &Arc<Self>) -> Result<(), StoreError> {
         let look = async |mut connection: Connection| {
-            read_mark(&mut connection, &self.mark).await.map_err(reply::error)
+            read_server(&mut connection, &self.mark).await.map_err(reply::error)
         };
         match self.call(look).await {
-            Ok((mark, history)) => self.see_mark(mark, history),
+            Ok(server) => self.see(server, false),
             // A user of few rights knows of no loss.
             Err(error @ StoreError::Refused { .. }) if !reply::is_not_the_master(&error) => {}
             Err(error) => return Err(error),
@@ -248,8 +219,8 @@ impl CircuitBreaker {
         }
         self.connect_if_idle();
         let (began, mut states) = (Instant::now(), self.state.subscribe());
-        let tried = states.wait_for(|state| !state.is_connecting());
-        let state = timeout(self.response_timeout, tried).await;
+        let left = self.response_timeout.saturating_sub(states.borrow().since.elapsed());
+        let state = timeout(left, states.wait_for(|state| !state.is_awaited())).await;
         let ready = state.ok().and_then(Result::ok).and_then(|state| state.ready());
         // A call at rest with its runtime is not sent late: others may have done since what would undo it.
         let ready = ready.filter(|_| began.elapsed() < self.response_timeout.saturating_mul(2));
@@ -267,10 +238,10 @@ impl CircuitBreaker {
     /// next look. So it does not take its own delay for one of the server.
     async fn silence(&self) {
         const LOOKS: u32 = 5;
-        let (mut seen, mut looks) = (self.replies(), 0);
+        let (mut seen, mut looks) = (self.replied_at(), 0);
         while looks < LOOKS {
             sleep(self.response_timeout / LOOKS).await;
-            let before = std::mem::replace(&mut seen, self.replies());
+            let before = std::mem::replace(&mut seen, self.replied_at());
             looks = if seen == before { looks + 1 } else { 0 };
         }
     }
@@ -278,49 +249,69 @@ impl CircuitBreaker {
     async fn make_connection(&self) -> Result<Connection, StoreError> {
         let (connection, server) = self.connector.connect(&self.mark).await?;
         // Before the connection is used: whoever uses it knows of a loss.
-        self.see(server);
+        self.see(server, true);
         Ok(connection)
     }
 
     /// Starts the task that connects, if no task does and there is a runtime.
     pub(super) fn connect_if_idle(self: &Arc<Self>) {
-        let is_idle = self.state.borrow().is_idle();
-        let Ok(runtime) = Handle::try_current() else { return };
-        let token = Arc::new(());
-        let is_first = is_idle
-            && self.state.send_if_modified(|state| {
-                let is_idle = state.is_idle();
-                if is_idle {
-                    // Of a server that was never tried nobody knows that it fails.
-                    *state = State::connecting(&token, matches!(state, State::Idle));
-                }
-                is_idle
-            });
-        if is_first {
-            runtime.spawn(reconnect(Arc::downgrade(self), token, false));
+        if Handle::try_current().is_err() {
+            return;
         }
-    }
-
-    fn set_ready(&self, connection: Connection) {
-        static NUMBERS: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        self.state.send_modify(|state| {
-            let (since, replies) = (Instant::now(), self.replies());
-            *state = State::Ready { connection, number, since, replies };
+        self.state.send_if_modified(|state| {
+            let is_idle = state.connection.is_none() && !state.is_connecting();
+            if is_idle {
+                // Of a server that was never tried nobody knows that it fails.
+                let failures = if state.task.is_none() { 0 } else { state.failures.max(2) };
+                self.begin(state, failures);
+            }
+            is_idle
         });
-        if self.reported().take().is_some() {
-            self.health.forget_lost_connection();
-        }
-        self.health.find_connection();
     }
 
-    /// Takes note of the server behind a new connection. Records a loss if it is not the one of before.
-    fn see(&self, mut server: Server) {
+    /// Starts the task that connects, in place of a connection or of another task.
+    fn begin(self: &Arc<Self>, state: &mut State, failures: u32) {
+        let number = state.number + 1;
+        let task = tokio::spawn(connect_in_background(Arc::downgrade(self), number));
+        let (since, task) = (Instant::now(), Some(task.abort_handle()));
+        *state = State { number, connection: None, since, failures, task };
+    }
+
+    /// Takes note of the result of an attempt. Returns whether its task is over.
+    fn conclude(&self, number: u64, result: Result<Connection, StoreError>) -> bool {
+        let (mut error, mut is_over) = (None, true);
+        let is_needed = self.state.send_if_modified(|state| {
+            if state.number != number || state.connection.is_some() {
+                return false;
+            }
+            state.since = Instant::now();
+            match result {
+                Ok(connection) => state.connection = Some(connection),
+                Err(failure) => {
+                    state.failures = state.failures.max(1) + 1;
+                    (error, is_over) = (Some(failure), false);
+                }
+            }
+            true
+        });
+        if let Some(error) = error {
+            self.report_lost(&error);
+        } else if is_needed {
+            if self.reported().take().is_some() {
+                self.health.forget_lost_connection();
+            }
+            self.health.find_connection();
+        }
+        is_over
+    }
+
+    /// Takes note of the server behind the connection, which may be new. Records a loss if it is not the one of before, or has
+    /// not the mark of before.
+    fn see(&self, mut server: Server, is_new: bool) {
         let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &*known {
-            let is_same = known.run_id.is_some()
-                && (&known.run_id, &known.master, &known.history)
-                    == (&server.run_id, &server.master, &server.history);
+            // One that does not tell counts as another one.
+            let is_same = known.history == server.history && !(is_new && known.history.is_empty());
             if is_same && server.mark.is_none() {
                 // The next mark that can be read tells whether there was a loss.
                 server.mark.clone_from(&known.mark);
@@ -332,99 +323,45 @@ impl CircuitBreaker {
         *known = Some(server);
     }
 
-    /// Takes note of the mark and the replication ID on the connection in use. Records a loss if they are others.
-    fn see_mark(&self, mark: String, history: String) {
-        let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = &mut *known
-            && (known.mark.as_ref(), &known.history) != (Some(&mark), &history)
-        {
-            (known.mark, known.history) = (Some(mark), history);
-            self.health.record_loss();
-        }
+    fn replied_at(&self) -> Instant {
+        *self.replied_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_another_master(&self, master: &Address) -> bool {
-        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        known.as_ref().is_some_and(|known| known.master.as_ref() != Some(master))
+    /// Returns why a request was not sent in time that waits since an instant. If Redis has served no other meanwhile, this is an
+    /// outage.
+    pub(super) fn waited_too_long(&self, since: Instant) -> StoreError {
+        if self.replied_at() < since { StoreError::Unavailable } else { StoreError::Overloaded }
     }
 
-    /// Returns how many calls have had a reply.
-    pub(super) fn replies(&self) -> u64 {
-        self.replies.load(Ordering::Relaxed)
-    }
-
-    /// Counts the replies on a connection, and gives it up if it has broken or is silent.
+    /// Takes note of a reply on a connection, or gives it up if it has broken or is silent, or its server is not the master.
     fn record_result<T>(self: &Arc<Self>, number: u64, result: &Result<T, StoreError>) {
-        match result {
-            Err(error @ StoreError::Timeout) => {
-                self.give_up(number, false, Duration::ZERO, error);
+        let (error, least_age) = match result {
+            Err(error @ (StoreError::Timeout | StoreError::Disconnected { .. })) => {
+                (error, Duration::ZERO)
             }
-            Err(error @ StoreError::Disconnected { .. }) => {
-                self.give_up(number, true, Duration::ZERO, error);
+            Err(error) if reply::is_not_the_master(error) => (error, LEAST_AGE),
+            _ => {
+                *self.replied_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                return;
             }
-            Err(error) if reply::is_not_the_master(error) => {
-                self.give_up(number, true, LEAST_AGE, error);
+        };
+        let mut failures = 0;
+        let is_given_up = self.state.send_if_modified(|state| {
+            let age = state.since.elapsed();
+            let is_it = state.is_ready(number) && age >= least_age;
+            if is_it {
+                let was_of_use = self.replied_at() > state.since || age >= LONGEST_PAUSE;
+                failures = if was_of_use { 0 } else { state.failures + 1 };
+                if matches!(error, StoreError::Timeout) {
+                    failures = failures.max(2);
+                }
+                self.begin(state, failures);
             }
-            _ => drop(self.replies.fetch_add(1, Ordering::Relaxed)),
-        }
-    }
-
-    fn give_up(
-        self: &Arc<Self>,
-        failed: u64,
-        is_awaited: bool,
-        least_age: Duration,
-        error: &StoreError,
-    ) {
-        let (token, mut pauses) = (Arc::new(()), false);
-        let is_given_up = self.state.send_if_modified(|state| match state {
-            State::Ready { number, since, replies, .. }
-                if *number == failed && since.elapsed() >= least_age =>
-            {
-                let was_of_use = self.replies() > *replies || since.elapsed() >= LONGEST_PAUSE;
-                // One may lose its first reply.
-                pauses = self.was_useless.swap(!was_of_use, Ordering::Relaxed) && !was_of_use;
-                *state = State::connecting(&token, is_awaited && !pauses);
-                true
-            }
-            _ => false,
+            is_it
         });
-        if is_given_up {
-            if matches!(error, StoreError::Timeout) || pauses {
-                self.report_lost(error);
-            }
-            if !pauses {
-                self.backoff().reset();
-            }
-            tokio::spawn(reconnect(Arc::downgrade(self), token, pauses));
+        if is_given_up && failures >= 2 {
+            self.report_lost(error);
         }
-    }
-
-    /// Makes a connection. If that takes longer than a reply may, calls no longer wait for it.
-    async fn reconnect(&self) -> Result<Connection, StoreError> {
-        let mut attempt = pin!(self.make_connection());
-        match timeout(self.response_timeout, attempt.as_mut()).await {
-            Ok(result) => result,
-            Err(_) => {
-                self.set_failed(&StoreError::Timeout);
-                attempt.await
-            }
-        }
-    }
-
-    fn set_failed(&self, error: &StoreError) {
-        self.report_lost(error);
-        self.state.send_if_modified(|state| match state {
-            State::Connecting { since, is_awaited, .. } => {
-                *since = Instant::now();
-                std::mem::replace(is_awaited, false)
-            }
-            _ => false,
-        });
-    }
-
-    fn backoff(&self) -> MutexGuard<'_, Backoff> {
-        self.backoff.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reported(&self) -> MutexGuard<'_, Option<(String, Instant)>> {
@@ -444,7 +381,6 @@ impl CircuitBreaker {
         let is_due = match &*reported {
             None => true,
             Some((before, at)) if *before == text => at.elapsed() >= REMINDER,
-            // A slow attempt is reported as a timeout first, and then as what it fails with.
             Some(_) => {
                 !matches!(error, StoreError::Timeout) && self.reported_again.is_due(REASON_PAUSE)
             }
@@ -453,10 +389,10 @@ impl CircuitBreaker {
             *reported = Some((text.clone(), Instant::now()));
             // Not under the lock: a subscriber may use the store.
             drop(reported);
-            match is_first {
-                true => self.health.lose_connection(&text),
-                false => telemetry::store_lost(&text),
+            if is_first {
+                self.health.lose_connection();
             }
+            telemetry::store_lost(&text);
         }
     }
 }
@@ -469,22 +405,17 @@ impl Drop for CircuitBreaker {
     }
 }
 
-async fn reconnect(breaker: Weak<CircuitBreaker>, token: Arc<()>, mut pauses: bool) {
+/// Makes a connection, in as many attempts as it takes.
+async fn connect_in_background(breaker: Weak<CircuitBreaker>, number: u64) {
     loop {
         // The pause must not keep the circuit breaker alive.
-        if pauses {
-            let Some(pause) = breaker.upgrade().map(|it| it.backoff().next_pause()) else { return };
-            sleep(pause).await;
+        let Some(failures) = breaker.upgrade().map(|it| it.state.borrow().failures) else { return };
+        if let Some(failures) = failures.checked_sub(2) {
+            sleep(pause_after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
         }
-        pauses = true;
         let Some(breaker) = breaker.upgrade() else { return };
-        let result = breaker.reconnect().await;
-        if !breaker.state.borrow().is_of(&token) {
+        if breaker.conclude(number, breaker.make_connection().await) {
             return;
-        }
-        match result {
-            Ok(connection) => return breaker.set_ready(connection),
-            Err(error) => breaker.set_failed(&error),
         }
     }
 }

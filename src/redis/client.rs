@@ -121,14 +121,23 @@ impl Client {
 
     /// Looks whether the server of a log still has its data.
     pub(crate) async fn verify_data(&self, log: &LogId) -> Result<(), StoreError> {
-        let breaker = match &self.backend {
-            Backend::One(breaker) => Some(breaker.clone()),
-            Backend::Cluster(cluster) => cluster.breaker_of(&self.keys.log(log)),
-        };
-        let breaker = breaker.ok_or(StoreError::Unavailable)?;
+        let breaker = self.breaker_of(Some(&self.keys.log(log)));
         // The caller may leave, and a call may not be dropped.
         let looked = tokio::spawn(async move { breaker.verify_data().await }).await;
         looked.unwrap_or_else(|_| Err(task_has_ended()))
+    }
+
+    /// Returns the circuit breaker of the server that has a Redis key, or of any if that is not known.
+    fn breaker_of(&self, name: Option<&[u8]>) -> Arc<CircuitBreaker> {
+        match &self.backend {
+            Backend::One(breaker) => breaker.clone(),
+            Backend::Cluster(cluster) => cluster.breaker_of(name),
+        }
+    }
+
+    /// Returns why a request was not sent in time that waits since an instant for the server of a log.
+    pub(super) fn waited_too_long(&self, log: Option<&LogId>, since: Instant) -> StoreError {
+        self.breaker_of(log.map(|log| self.keys.log(log)).as_deref()).waited_too_long(since)
     }
 
     /// Returns the number of the server that has a log, if a call to it may have logs of several keys.
@@ -142,11 +151,6 @@ impl Client {
 
     pub(crate) fn is_cluster(&self) -> bool {
         !matches!(self.backend, Backend::One(_))
-    }
-
-    /// Returns how many calls have had a reply.
-    fn replies(&self) -> u64 {
-        self.breakers().iter().map(|breaker| breaker.replies()).sum()
     }
 
     /// Returns a client on the same connection that has calls of its own: it waits for none of this
@@ -229,7 +233,7 @@ impl Client {
         self.watch_data();
         let (client, (caller, reply)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let (replies, calls) = (client.replies(), client.calls_beside(&request));
+            let (since, calls) = (Instant::now(), client.calls_beside(&request));
             let place = timeout(LONGEST_WAIT, calls.acquire()).await;
             let result = match place {
                 Ok(_) if caller.is_closed() => return,
@@ -239,7 +243,7 @@ impl Client {
                     }
                     result => result,
                 },
-                Err(_) => Err(waited_too_long(replies, client.replies())),
+                Err(_) => Err(client.breaker_of(request.key()).waited_too_long(since)),
             };
             // An error means that the caller has gone.
             let _ = caller.send(result);
@@ -250,12 +254,6 @@ impl Client {
 
 fn places(servers: usize) -> Arc<[Semaphore]> {
     (0..servers).map(|_| Semaphore::new(MOST_CALLS)).collect()
-}
-
-/// Returns why a request was not sent in time, by the numbers of replies before and after its wait. If Redis served no other
-/// meanwhile, this is an outage.
-pub(super) fn waited_too_long(before: u64, after: u64) -> StoreError {
-    if before == after { StoreError::Unavailable } else { StoreError::Overloaded }
 }
 
 /// Reports a call, unless there was none because there is no connection.

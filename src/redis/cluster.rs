@@ -12,7 +12,7 @@ use redis::{Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::circuit_breaker::CircuitBreaker;
@@ -21,10 +21,10 @@ use super::connector::Connector;
 use super::reply::{self, read};
 use super::request::{Request, is_redirection};
 use super::view::{Primary, View};
-use super::{Backoff, Health, Keys};
+use super::{Health, Keys};
 use crate::error::StoreError;
 use crate::telemetry;
-use crate::time::Pace;
+use crate::time::{Pace, pause_after};
 
 /// How long the nodes are taken to be as they were, while none fails.
 pub(super) const USUAL_PAUSE: Duration = Duration::from_secs(1);
@@ -154,9 +154,10 @@ impl Cluster {
         self.slots.load().nodes.iter().map(|node| node.breaker.clone()).collect()
     }
 
-    /// Returns the circuit breaker of the node that has a Redis key, if it is known.
-    pub(super) fn breaker_of(&self, name: &[u8]) -> Option<Arc<CircuitBreaker>> {
-        self.slots.load().node_of(name).map(|node| node.breaker.clone())
+    /// Returns the circuit breaker of the node that has a Redis key, or of any node.
+    pub(super) fn breaker_of(&self, name: Option<&[u8]>) -> Arc<CircuitBreaker> {
+        let slots = self.slots.load();
+        name.and_then(|name| slots.node_of(name)).unwrap_or(&slots.nodes[0]).breaker.clone()
     }
 
     /// Looks in the background who has which slot, unless the last look was less than a pause ago.
@@ -219,8 +220,7 @@ impl Cluster {
     /// Sends a request to the node of its first key, or to any node if it has none, and waits for the reply.
     pub(super) async fn call(self: &Arc<Self>, request: &Request) -> Result<Value, StoreError> {
         let name = request.key();
-        let mut end = None;
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
+        let (mut end, mut refusals) = (None, 0);
         let mut node = self.node_of(name).await?;
         let mut is_asking = false;
         loop {
@@ -247,7 +247,8 @@ impl Cluster {
                 }
             }
             if !is_asking {
-                backoff.pause().await;
+                sleep(pause_after(refusals, FIRST_PAUSE, LONGEST_PAUSE)).await;
+                refusals += 1;
             }
             node = match code {
                 "TRYAGAIN" => self.node_of(name).await?,
@@ -569,7 +570,8 @@ mod tests {
         let servers = [Redis::start().await, Redis::start().await];
         let seeds = servers.iter().map(|it| it.url().into_connection_info().unwrap()).collect();
         let (timeout, keys) = (Duration::from_secs(5), Keys::new("tsw".to_owned()));
-        let cluster = Cluster::new(seeds, Certificates::default(), timeout, Health::new(), keys);
+        let cluster =
+            Cluster::new(seeds, Certificates::default(), timeout, Health::default(), keys);
         let (cluster, name) = (cluster.unwrap(), b"tsw:{=alice}:user:1h");
         let nodes = cluster.slots.load().nodes.clone();
         let nodes_of = [(Slot::for_key(name), nodes[0].clone())].into_iter().collect();
@@ -590,7 +592,8 @@ mod tests {
             let (seeds, timeout) =
                 (vec![named.into_connection_info().unwrap()], Duration::from_secs(1));
             let (certificates, keys) = (Certificates::default(), Keys::new("tsw".to_owned()));
-            let cluster = Cluster::new(seeds, certificates, timeout, Health::new(), keys).unwrap();
+            let cluster =
+                Cluster::new(seeds, certificates, timeout, Health::default(), keys).unwrap();
             let mut nodes = Vec::new();
             for number in 0..30 {
                 let is_there = is_one_there && number == 20;

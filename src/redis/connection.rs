@@ -1,6 +1,7 @@
 //! [`Connection`]: a connection to a server.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::{ConnectionLike, MultiplexedConnection};
@@ -16,6 +17,8 @@ use tokio::time::timeout;
 #[derive(Clone)]
 pub(crate) struct Connection {
     inner: MultiplexedConnection,
+    /// Where the server is.
+    pub(super) address: Arc<Address>,
     /// Whether a node of a Cluster is asked for a slot that it is about to get. Each command has an `ASKING` before it then,
     /// with nothing between the two. A transaction has none, because Valkey 9 does not know it any more after `MULTI`.
     is_asking: bool,
@@ -90,8 +93,17 @@ impl Certificates {
     }
 }
 
-/// A host and a port.
+/// A host and a port. The path of a socket has port 0.
 pub(super) type Address = (String, u16);
+
+fn address(info: &ConnectionInfo) -> Address {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            (host.clone(), *port)
+        }
+        other => (other.to_string(), 0),
+    }
+}
 
 /// Returns how to connect to a server at an address as to another one.
 pub(super) fn at(other: &ConnectionInfo, (host, port): Address) -> ConnectionInfo {
@@ -122,7 +134,8 @@ pub(super) async fn connect_to(client: &Client) -> RedisResult<Connection> {
         }
         _ => error,
     })?;
-    Ok(Connection { inner, is_asking: false })
+    let address = Arc::new(address(client.get_connection_info()));
+    Ok(Connection { inner, address, is_asking: false })
 }
 
 pub(super) async fn within<T>(

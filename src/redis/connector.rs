@@ -20,69 +20,64 @@ impl Connector {
     /// Connects to a server that replies, and finds out what tells whether it still has the data that it had. Warns if
     /// it may evict data. An error names the server.
     pub(super) async fn connect(&self, mark: &str) -> Result<(Connection, Server), StoreError> {
-        let (client, master) = match self {
-            Self::One(client, _) => (client.clone(), None),
+        match self {
+            Self::One(client, _) => self.connect_by(client, mark).await,
             Self::Sentinel(sentinel) => {
                 let (master, _) = sentinel.master().await?;
-                let client = sentinel.client(master.clone()).map_err(reply::error)?;
-                (Box::new(client), Some(master))
+                let client = sentinel.client(master).map_err(reply::error)?;
+                self.connect_by(&client, mark).await
             }
-        };
-        self.connect_by(&client, master, mark).await.map_err(|error| {
-            let message = format!("{}: {error}", client.get_connection_info().addr());
-            StoreError::Unreachable { message }
-        })
+        }
     }
 
     async fn connect_by(
         &self,
         client: &Client,
-        master: Option<Address>,
         mark: &str,
-    ) -> RedisResult<(Connection, Server)> {
-        let mut connection = connect_to(client).await?;
-        let pinged = within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await;
-        // One that can't save its data refuses a PING as a write, and still has what denies.
-        if !is_unsaved(&pinged) {
-            pinged.clone()?;
-        }
-        if let Self::One(_, Some(id)) = self {
-            let command = View::command();
-            // Before anything is written there.
-            if let Ok(reply) = within(STEP_TIMEOUT, command.query_async(&mut connection)).await
-                && View::of(&reply, "").is_ok_and(|view| !view.ids.contains(id))
-            {
-                let message = "the node has left the Cluster, or another one has its address";
-                return Err((ErrorKind::Io, message).into());
+    ) -> Result<(Connection, Server), StoreError> {
+        let connected = async {
+            let mut connection = connect_to(client).await?;
+            let pinged = within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await;
+            // One that can't save its data refuses a PING as a write, and still has what denies.
+            if !is_unsaved(&pinged) {
+                pinged.clone()?;
             }
-        }
-        // A user of few rights may not all of that. A server that does not reply, as one whose writes are paused, decides nothing.
-        let (mark, info) = within(STEP_TIMEOUT, query_mark(mark, "all", &mut connection)).await?;
-        if is_replica(&info) {
-            pinged?;
-        }
-        if let (Some(memory), Some(policy)) =
-            (value(&info, "maxmemory"), value(&info, "maxmemory_policy"))
-            && memory != "0"
-            && policy != "noeviction"
-        {
-            telemetry::may_evict(policy);
-        }
-        // A server that does not tell either counts as another one.
-        let run_id = value(&info, "run_id").map(ToOwned::to_owned);
-        let history = history(&info);
-        Ok((connection, Server { master, run_id, history, mark: mark.ok() }))
+            if let Self::One(_, Some(id)) = self {
+                let command = View::command();
+                // Before anything is written there.
+                if let Ok(reply) = within(STEP_TIMEOUT, command.query_async(&mut connection)).await
+                    && View::of(&reply, "").is_ok_and(|view| !view.ids.contains(id))
+                {
+                    let message = "the node has left the Cluster, or another one has its address";
+                    return Err((ErrorKind::Io, message).into());
+                }
+            }
+            // A user of few rights may not all of that. A server that does not reply, as one whose writes are paused, decides nothing.
+            let (mark, info) =
+                within(STEP_TIMEOUT, read_mark(&mut connection, mark, "all")).await?;
+            if is_replica(&info) {
+                pinged?;
+            }
+            if let (Some(memory), Some(policy)) =
+                (value(&info, "maxmemory"), value(&info, "maxmemory_policy"))
+                && memory != "0"
+                && policy != "noeviction"
+            {
+                telemetry::may_evict(policy);
+            }
+            Ok((connection, Server { history: history(&info), mark: mark.ok() }))
+        };
+        connected.await.map_err(|error: RedisError| {
+            let message = format!("{}: {error}", client.get_connection_info().addr());
+            StoreError::Unreachable { message }
+        })
     }
 
     /// Returns the master that more than half of the Sentinels name, if there are any.
     pub(super) async fn master(&self) -> Option<Address> {
-        match self {
-            Self::One(..) => None,
-            Self::Sentinel(sentinel) => {
-                let (master, is_agreed) = sentinel.master().await.ok()?;
-                is_agreed.then_some(master)
-            }
-        }
+        let Self::Sentinel(sentinel) = self else { return None };
+        let (master, is_agreed) = sentinel.master().await.ok()?;
+        is_agreed.then_some(master)
     }
 
     /// Returns what a warning calls the server.
@@ -95,34 +90,27 @@ impl Connector {
 }
 
 /// What tells whether a server still has the data that it had.
+///
+/// A server that became a replica and then the master again has the mark from its master, but has lost what that one did
+/// not have. Redis changes the ID in such a case, at each start, and also an hour after a server has lost its last replica.
 pub(super) struct Server {
-    /// Where it is, if Sentinels named it.
-    pub(super) master: Option<Address>,
-    /// The identity of the process, if Redis tells it.
-    pub(super) run_id: Option<String>,
-    /// The replication ID.
+    /// The replication ID (`master_replid`). Empty if the server does not tell.
     pub(super) history: String,
-    /// None if it could not be read or made, as on a master that lacks replicas.
+    /// It is lost with the data. None if it could not be read or made, as on a master that lacks replicas.
     pub(super) mark: Option<String>,
 }
 
-/// Returns the mark and the replication ID (`master_replid`). The mark is lost with the data, and made if there is none.
-///
-/// A server that became a replica and then the master again has the mark from its master, but has lost what that one did
-/// not have. Redis changes the ID in such a case, and also an hour after a server has lost its last replica.
-pub(super) async fn read_mark(
-    connection: &mut Connection,
-    name: &str,
-) -> RedisResult<(String, String)> {
-    let (mark, info) = query_mark(name, "replication", connection).await?;
-    Ok((mark?, history(&info)))
+/// Reads what tells whether a server still has its data.
+pub(super) async fn read_server(connection: &mut Connection, mark: &str) -> RedisResult<Server> {
+    let (mark, info) = read_mark(connection, mark, "replication").await?;
+    Ok(Server { history: history(&info), mark: Some(mark?) })
 }
 
-/// Returns the mark and a section of `INFO`.
-async fn query_mark(
+/// Returns the mark, which is made if there is none, and a section of `INFO`.
+async fn read_mark(
+    connection: &mut Connection,
     name: &str,
     section: &str,
-    connection: &mut Connection,
 ) -> RedisResult<(RedisResult<String>, String)> {
     /// In seconds. Each process renews it while it uses Redis.
     const KEPT_FOR: u64 = 86_400;

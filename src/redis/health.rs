@@ -1,87 +1,72 @@
 //! [`Health`]: whether Redis is there, and whether it may have lost data.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::telemetry;
-use crate::time::micros;
 
 /// What a store knows of its Redis. The circuit breaker and the calls keep it up to date.
 ///
-/// Redis may have lost data if a connection finds another process than the last one did, as after a
-/// restart or a failover, if the mark of the prefix is gone, as after `FLUSHALL`, or if its replication ID
-/// (`master_replid`) has changed. A connection that breaks and finds the same three has lost nothing. It may also have
-/// lost data if another node of a Cluster has taken the place of one.
-#[derive(Clone, Debug)]
-pub(crate) struct Health(Arc<Record>);
+/// Redis may have lost data if its replication ID (`master_replid`) has changed, as after a restart or a failover, or if the
+/// mark of the prefix is gone, as after `FLUSHALL`. A connection that breaks and finds the same two has lost nothing. It may
+/// also have lost data if another node of a Cluster has taken the place of one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Health(Arc<Mutex<Record>>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Record {
-    epoch: Instant,
     /// How many losses of data there were.
-    losses: AtomicU64,
-    /// When the last one was, in microseconds since the epoch plus 1. 0 if there was none.
-    lost_us: AtomicU64,
+    losses: u64,
+    /// When the last one was.
+    lost_at: Option<Instant>,
     /// How many connections are lost.
-    lost: AtomicUsize,
+    lost: usize,
     /// Whether it was reported last that there is a connection.
-    is_available: AtomicBool,
+    is_available: bool,
 }
 
 impl Health {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Record {
-            epoch: Instant::now(),
-            losses: AtomicU64::new(0),
-            lost_us: AtomicU64::new(0),
-            lost: AtomicUsize::new(0),
-            is_available: AtomicBool::new(false),
-        }))
-    }
-
     /// Records that Redis may have lost data.
     pub(crate) fn record_loss(&self) {
-        // The instant first: whoever sees the number sees it too.
-        self.0.lost_us.fetch_max(self.now_us() + 1, Ordering::SeqCst);
-        self.0.losses.fetch_add(1, Ordering::SeqCst);
+        let mut record = self.record();
+        record.losses += 1;
+        record.lost_at = Some(Instant::now());
     }
 
-    /// Takes note that there is no connection to a server, and reports it.
-    pub(super) fn lose_connection(&self, error: &str) {
-        self.0.lost.fetch_add(1, Ordering::SeqCst);
-        self.0.is_available.store(false, Ordering::SeqCst);
-        telemetry::store_lost(error);
+    /// Takes note that there is no connection to a server.
+    pub(super) fn lose_connection(&self) {
+        let mut record = self.record();
+        record.lost += 1;
+        record.is_available = false;
     }
 
     /// Takes note that a lost connection is there again, or that nobody needs it.
     pub(super) fn forget_lost_connection(&self) {
-        self.0.lost.fetch_sub(1, Ordering::SeqCst);
+        self.record().lost -= 1;
     }
 
     /// Reports that Redis is there again if no connection is lost any more.
     pub(super) fn find_connection(&self) {
-        if self.0.lost.load(Ordering::SeqCst) == 0
-            && !self.0.is_available.swap(true, Ordering::SeqCst)
-        {
+        let mut record = self.record();
+        if record.lost == 0 && !std::mem::replace(&mut record.is_available, true) {
+            drop(record);
             telemetry::store_found();
         }
     }
 
     /// Returns the number of losses so far.
     pub(crate) fn losses(&self) -> u64 {
-        self.0.losses.load(Ordering::SeqCst)
+        self.record().losses
     }
 
     /// Returns how long ago the last loss was, or `None` if there was none.
     pub(crate) fn since_loss(&self) -> Option<Duration> {
-        let lost_us = self.0.lost_us.load(Ordering::SeqCst);
-        (lost_us > 0).then(|| Duration::from_micros(self.now_us().saturating_sub(lost_us - 1)))
+        self.record().lost_at.map(|at| at.elapsed())
     }
 
-    fn now_us(&self) -> u64 {
-        micros(self.0.epoch.elapsed())
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

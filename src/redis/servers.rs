@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn cryptography_provider_is_installed_for_tls_alone() {
         for (url, is_installed) in [("redis://127.0.0.1", false), ("rediss://127.0.0.1", true)] {
-            let (health, keys) = (Health::new(), Keys::new("tsw".to_owned()));
+            let (health, keys) = (Health::default(), Keys::new("tsw".to_owned()));
             let servers = RedisServers::one(url).unwrap();
             servers.open(Duration::from_secs(1), &health, &keys).unwrap();
             let installed = rustls::crypto::CryptoProvider::get_default();
@@ -328,7 +328,7 @@ mod tests {
                 let of_roots = (servers.clone().root_certificate(pem), "root_certificate");
                 let of_client = (servers.clone().client_certificate(pem, ""), "client_certificate");
                 for (servers, name) in [of_roots, of_client] {
-                    let (health, keys) = (Health::new(), Keys::new("tsw".to_owned()));
+                    let (health, keys) = (Health::default(), Keys::new("tsw".to_owned()));
                     let error = servers.open(Duration::from_secs(1), &health, &keys).err();
                     let error = error.expect("an error").to_string();
                     let wanted = format!("{name} holds no certificate in PEM");

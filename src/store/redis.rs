@@ -77,8 +77,8 @@ use crate::window::{BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome,
 ///   stay reset and lifted.
 /// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows
 ///   of a log before it checks it the next time. It notices within a second of use. On a Cluster it also does so when another
-///   node has taken the place of one. A changed `master_replid` counts, too: it changes in a failover, and an hour after
-///   a server has lost its last replica.
+///   node has taken the place of one. A changed `master_replid` counts, too: it changes at a restart, in a
+///   failover, and an hour after a server has lost its last replica.
 ///
 /// ## The Redis server
 ///

@@ -175,7 +175,7 @@ impl RedisStoreBuilder {
         servers: RedisServers,
         scripts: &'static Scripts,
     ) -> Result<RedisStore, StoreError> {
-        let health = Health::new();
+        let health = Health::default();
         let keys = Keys::new(self.prefix.clone());
         let backend = servers.open(self.response_timeout, &health, &keys);
         let backend =

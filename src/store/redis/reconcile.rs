@@ -13,8 +13,8 @@ use super::journal::{State, WriteResult, Writer};
 use super::requests::{self, ReconcileRequest};
 use super::{Ban, Inner, RedisStore};
 use crate::error::StoreError;
-use crate::redis::Backoff;
 use crate::telemetry;
+use crate::time::pause_after;
 use crate::window::LogId;
 
 /// How many logs the background task writes at once.
@@ -92,7 +92,7 @@ impl RedisStore {
 
     /// Writes all logs until nothing is left. This is the background task.
     async fn write_all(self, token: Arc<()>) {
-        let (mut backoff, mut first) = (Backoff::new(FIRST_PAUSE, LONGEST_PAUSE), 0);
+        let (mut failures, mut first) = (0, 0);
         let mut logs_of = BTreeMap::<_, Arc<Vec<_>>>::new();
         // Another task may have taken its place while it was at rest.
         while self.0.journal.with(|state| state.renew_task(&token)) {
@@ -116,9 +116,11 @@ impl RedisStore {
                 self.0.journal.report_lost();
                 first += MOST_LOGS;
                 // To look for many of them holds up those that decide here.
-                sleep(backoff.next_pause().max(LONGEST_PAUSE.min(9 * took))).await;
+                let pause = pause_after(failures, FIRST_PAUSE, LONGEST_PAUSE);
+                failures += 1;
+                sleep(pause.max(LONGEST_PAUSE.min(9 * took))).await;
             } else {
-                backoff.reset();
+                failures = 0;
                 logs_of.clear();
             }
         }
