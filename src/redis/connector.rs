@@ -1,6 +1,7 @@
 //! [`Connector`]: makes connections to a server, and finds out whether it still has its data.
 
 use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
@@ -10,10 +11,13 @@ use super::view::View;
 use crate::error::StoreError;
 use crate::telemetry;
 
+#[derive(Clone)]
 pub(crate) enum Connector {
     /// A server, and its identity if it is a node of a Cluster and this is known.
     One(Box<Client>, Option<String>),
     Sentinel(Sentinel),
+    /// Any of some servers that knows who has which slot of a Cluster.
+    Any(Vec<Client>),
 }
 
 impl Connector {
@@ -26,6 +30,13 @@ impl Connector {
                 let (master, _) = sentinel.master().await?;
                 let client = sentinel.client(master).map_err(reply::error)?;
                 self.connect_by(&client, mark).await
+            }
+            Self::Any(clients) => {
+                let connect = |client: Client| {
+                    let (this, mark) = (self.clone(), mark.to_owned());
+                    async move { this.connect_by(&client, &mark).await }
+                };
+                first_success(clients.iter().cloned().map(connect).collect()).await
             }
         }
     }
@@ -42,15 +53,21 @@ impl Connector {
             if !is_unsaved(&pinged) {
                 pinged.clone()?;
             }
-            if let Self::One(_, Some(id)) = self {
-                let command = View::command();
-                // Before anything is written there.
-                if let Ok(reply) = within(STEP_TIMEOUT, command.query_async(&mut connection)).await
-                    && View::of(&reply, "").is_ok_and(|view| !view.ids.contains(id))
-                {
-                    let message = "the node has left the Cluster, or another one has its address";
-                    return Err((ErrorKind::Io, message).into());
+            // Before anything is written there.
+            let problem = match self {
+                Self::One(_, Some(id)) => {
+                    let view = within(STEP_TIMEOUT, View::ask(&mut connection)).await;
+                    view.is_ok_and(|view| !view.ids.contains(id))
+                        .then_some("the node has left the Cluster, or another one has its address")
                 }
+                Self::Any(_) => {
+                    let view = within(STEP_TIMEOUT, View::ask(&mut connection)).await?;
+                    view.ranges.is_empty().then_some("the node serves nobody, or knows no slots")
+                }
+                _ => None,
+            };
+            if let Some(problem) = problem {
+                return Err((ErrorKind::Io, problem).into());
             }
             // A user of few rights may not all of that. A server that does not reply, as one whose writes are paused, decides nothing.
             let (mark, info) =
@@ -85,8 +102,27 @@ impl Connector {
         match self {
             Self::One(client, _) => client.get_connection_info().addr().to_string(),
             Self::Sentinel(sentinel) => format!("the master {}", sentinel.name),
+            Self::Any(_) => "the servers of the Cluster".to_owned(),
         }
     }
+}
+
+/// Waits until one of some attempts has succeeded, or all have failed. Each error names its server.
+pub(super) async fn first_success<T: 'static>(
+    mut attempts: JoinSet<Result<T, StoreError>>,
+) -> Result<T, StoreError> {
+    let mut errors = Vec::new();
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt {
+            Ok(Ok(success)) => return Ok(success),
+            Ok(Err(StoreError::Unreachable { message })) => errors.push(message),
+            Ok(Err(error)) => errors.push(error.to_string()),
+            // Its runtime ends.
+            Err(_) => {}
+        }
+    }
+    errors.sort();
+    Err(StoreError::Unreachable { message: errors.join(", ") })
 }
 
 /// What tells whether a server still has the data that it had.
