@@ -2,16 +2,15 @@
 
 use std::collections::HashMap;
 
-use redis::{Client, ConnectionInfo, RedisConnectionInfo, RedisResult};
+use redis::{Client, RedisConnectionInfo, RedisResult};
 use tokio::task::JoinSet;
 
 use super::connection::{Address, Certificates, STEP_TIMEOUT, at, connect_to, within};
-use super::reply;
 use crate::error::StoreError;
 
 #[derive(Clone)]
 pub(crate) struct Sentinel {
-    pub(super) sentinels: Vec<ConnectionInfo>,
+    pub(super) sentinels: Vec<Client>,
     /// What the Sentinels call the master.
     pub(super) name: String,
     /// How to log in to the master.
@@ -25,8 +24,7 @@ impl Sentinel {
     pub(super) async fn master(&self) -> Result<(Address, bool), StoreError> {
         let mut asked = JoinSet::new();
         for sentinel in &self.sentinels {
-            let sentinel = self.certificates.open(sentinel.clone()).map_err(reply::error)?;
-            asked.spawn(ask(sentinel, self.name.clone()));
+            asked.spawn(ask(sentinel.clone(), self.name.clone()));
         }
         let (mut votes, mut errors) = (HashMap::new(), Vec::new());
         while let Some(reply) = asked.join_next().await {
@@ -51,7 +49,8 @@ impl Sentinel {
 
     /// Makes a client of a master. It uses TLS as the Sentinels do.
     pub(super) fn client(&self, master: Address) -> RedisResult<Client> {
-        let info = at(&self.sentinels[0], master).set_redis_settings(self.login.clone());
+        let info = at(self.sentinels[0].get_connection_info(), master)
+            .set_redis_settings(self.login.clone());
         self.certificates.open(info)
     }
 }

@@ -45,19 +45,21 @@ use crate::error::StoreError;
 pub struct RedisServers {
     kind: Kind,
     certificates: Certificates,
-    has_stray_login: bool,
+    /// The username and the password of the servers behind Sentinels.
+    login: (Option<String>, Option<String>),
 }
 
 #[derive(Clone)]
 enum Kind {
     One(Box<ConnectionInfo>),
-    Sentinel(Sentinel),
+    /// Also what the Sentinels call the master.
+    Sentinel(Vec<ConnectionInfo>, String),
     Cluster(Vec<ConnectionInfo>),
 }
 
 impl RedisServers {
     fn new(kind: Kind) -> Self {
-        Self { kind, certificates: Certificates::default(), has_stray_login: false }
+        Self { kind, certificates: Certificates::default(), login: (None, None) }
     }
 
     /// Uses the server at a URL.
@@ -90,12 +92,7 @@ impl RedisServers {
         for sentinel in &mut sentinels {
             *sentinel = sentinel.clone().set_redis_settings(settings.clone());
         }
-        Ok(Self::new(Kind::Sentinel(Sentinel {
-            sentinels,
-            name: master.into(),
-            login: login(None, None),
-            certificates: Certificates::default(),
-        })))
+        Ok(Self::new(Kind::Sentinel(sentinels, master.into())))
     }
 
     /// Sets the username and password of the servers behind Sentinels. Defaults to none. Their database is 0.
@@ -107,10 +104,7 @@ impl RedisServers {
         username: Option<String>,
         password: Option<String>,
     ) -> Self {
-        match &mut self.kind {
-            Kind::Sentinel(sentinel) => sentinel.login = login(username, password),
-            _ => self.has_stray_login = username.is_some() || password.is_some(),
-        }
+        self.login = (username, password);
         self
     }
 
@@ -177,17 +171,21 @@ impl RedisServers {
                 }
             }
         }
-        if self.has_stray_login {
+        let is_behind_sentinels = matches!(self.kind, Kind::Sentinel(..));
+        if !is_behind_sentinels && self.login != (None, None) {
             let fix = "master_credentials are for servers behind Sentinels: write those of others in the URL";
             return Err((ErrorKind::InvalidClientConfig, fix).into());
         }
         let connector = match self.kind {
             Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?), None),
-            Kind::Sentinel(sentinel) => {
-                for info in &sentinel.sentinels {
-                    self.certificates.open(info.clone())?;
-                }
-                Connector::Sentinel(Sentinel { certificates: self.certificates, ..sentinel })
+            Kind::Sentinel(sentinels, name) => {
+                let sentinels = sentinels.into_iter().map(|info| self.certificates.open(info));
+                Connector::Sentinel(Sentinel {
+                    sentinels: sentinels.collect::<RedisResult<_>>()?,
+                    name,
+                    login: login(self.login),
+                    certificates: self.certificates,
+                })
             }
             Kind::Cluster(servers) => {
                 let (health, keys) = (health.clone(), keys.clone());
@@ -246,7 +244,7 @@ impl From<Infallible> for StoreError {
     }
 }
 
-fn login(username: Option<String>, password: Option<String>) -> RedisConnectionInfo {
+fn login((username, password): (Option<String>, Option<String>)) -> RedisConnectionInfo {
     let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
     if let Some(username) = username {
         login = login.set_username(username);
@@ -343,11 +341,12 @@ mod tests {
     fn sentinel_that_is_named_twice_has_one_vote() {
         let urls =
             ["redis://:secret@10.0.0.1:26379/", "redis://10.0.0.1:26379", "redis://10.0.0.2"];
-        let Kind::Sentinel(sentinel) = RedisServers::sentinel(urls, "shop").unwrap().kind else {
+        let Kind::Sentinel(sentinels, _) = RedisServers::sentinel(urls, "shop").unwrap().kind
+        else {
             panic!("no Sentinels");
         };
-        assert_eq!(sentinel.sentinels.len(), 2);
-        for sentinel in &sentinel.sentinels {
+        assert_eq!(sentinels.len(), 2);
+        for sentinel in &sentinels {
             assert_eq!(sentinel.redis_settings().password(), Some("secret"), "of the first URL");
         }
     }
