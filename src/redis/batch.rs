@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use super::client::{Client, LONGEST_WAIT, MOST_CALLS, MOST_NODES};
+use super::circuit_breaker::MOST_CALLS;
+use super::client::{Client, LONGEST_WAIT};
 use super::keys::Keys;
 use super::reply::{Replies, malformed};
 use super::request::is_redirection;
@@ -34,6 +35,8 @@ const MOST_PLACES: usize = 512;
 /// the process busy.
 const LONGEST_GATHERING: Duration = Duration::from_millis(5);
 
+/// The most nodes of a Cluster that have a queue of their own.
+const MOST_NODES: usize = 128;
 /// The most requests that wait. A process that gets more in a second can't serve them.
 const MOST_WAITING: usize = 65_536;
 

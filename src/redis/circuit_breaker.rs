@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -22,6 +22,9 @@ use crate::error::StoreError;
 use crate::telemetry;
 use crate::time::{Pace, pause_after};
 
+/// The most calls under way of each kind. At 15 microseconds each they keep Redis busy for about a millisecond,
+/// so more would only wait there, where they can't be given up.
+pub(super) const MOST_CALLS: usize = 64;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that Redis decides again within a second of its return.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -66,6 +69,8 @@ pub(crate) struct CircuitBreaker {
     connector: Connector,
     response_timeout: Duration,
     state: watch::Sender<State>,
+    /// The places of the calls that the client makes in turn.
+    pub(super) calls: Semaphore,
     /// When the last call had a reply.
     replied_at: Mutex<Instant>,
     /// Why there is no connection, as it was last reported, and when. `None` if there is one, or nobody has missed it yet.
@@ -129,6 +134,7 @@ impl CircuitBreaker {
             connector,
             response_timeout,
             state: watch::Sender::new(state),
+            calls: Semaphore::new(MOST_CALLS),
             replied_at: Mutex::new(since),
             reported: Mutex::default(),
             reported_again: Pace::new(),

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Value};
-use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout};
 
 use super::circuit_breaker::CircuitBreaker;
@@ -18,17 +17,12 @@ use crate::telemetry;
 use crate::time::Pace;
 use crate::window::LogId;
 
-/// The most calls under way. At 15 microseconds each they keep Redis busy for about a millisecond,
-/// so more would only wait there, where they can't be given up.
-pub(super) const MOST_CALLS: usize = 64;
-/// The most nodes of a Cluster that have calls of their own.
-pub(super) const MOST_NODES: usize = 128;
 /// The longest wait of a request for its call. A user who waits longer has left.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// Runs scripts and sends other commands. Clones share the connections.
 ///
-/// At most 64 calls of a client and its clones to one server are under way, beside those of [`Client::run_many`]. Others wait in
+/// At most 64 calls to one server are under way, beside those of [`Client::run_many`]. Others wait in
 /// their order, and fail after a second without having been sent: as [`StoreError::Overloaded`], or as
 /// [`StoreError::Unavailable`] if Redis was silent meanwhile.
 #[derive(Clone)]
@@ -37,8 +31,6 @@ pub(crate) struct Client {
     pub(crate) keys: Keys,
     pub(crate) scripts: &'static Scripts,
     pub(super) response_timeout: Duration,
-    /// The places of the calls under way, of each node of a Cluster.
-    calls: Arc<[Semaphore]>,
     /// When the last look at the data began.
     pace: Arc<Pace>,
     /// Whether a call is made again whose connection has broken, such as one that was closed while nobody used it.
@@ -59,16 +51,8 @@ impl Client {
         scripts: &'static Scripts,
         response_timeout: Duration,
     ) -> Self {
-        let nodes = if matches!(backend, Backend::One(_)) { 1 } else { MOST_NODES };
-        Self {
-            backend,
-            keys,
-            scripts,
-            response_timeout,
-            calls: places(nodes),
-            pace: Arc::new(Pace::done()),
-            repeats: true,
-        }
+        let pace = Arc::new(Pace::done());
+        Self { backend, keys, scripts, response_timeout, pace, repeats: true }
     }
 
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
@@ -153,12 +137,6 @@ impl Client {
         !matches!(self.backend, Backend::One(_))
     }
 
-    /// Returns a client on the same connection that has calls of its own: it waits for none of this
-    /// client's, nor this one for its. None is repeated.
-    pub(crate) fn beside(&self) -> Self {
-        Self { calls: places(self.calls.len()), ..self.once() }
-    }
-
     /// Returns a client for calls whose effect, or reply, would be another one if they were repeated.
     pub(crate) fn once(&self) -> Self {
         Self { repeats: false, ..self.clone() }
@@ -218,42 +196,25 @@ impl Client {
         }
     }
 
-    /// Returns the places of the calls to the server of a request.
-    fn calls_beside(&self, request: &Request) -> &Semaphore {
-        let number = match &self.backend {
-            Backend::One(_) => 0,
-            Backend::Cluster(cluster) => cluster.number_of_server(request.key()),
-        };
-        &self.calls[number % self.calls.len()]
-    }
-
-    /// Makes a call in a task of its own: a caller that does not poll its future, or drops it, holds
-    /// none of the places under way. A caller that has gone before its turn sends nothing.
+    /// Makes a call in a task of its own, which finishes it: a caller that does not poll its future, or drops it, holds
+    /// none of the places under way.
     async fn call_in_turn(&self, request: Request) -> Result<Value, StoreError> {
         self.watch_data();
-        let (client, (caller, reply)) = (self.clone(), oneshot::channel());
-        tokio::spawn(async move {
-            let (since, calls) = (Instant::now(), client.calls_beside(&request));
-            let place = timeout(LONGEST_WAIT, calls.acquire()).await;
-            let result = match place {
-                Ok(_) if caller.is_closed() => return,
-                Ok(_place) => match client.call(&request).await {
-                    Err(error @ StoreError::Disconnected { .. }) if client.repeats => {
-                        client.call(&request).await.map_err(|_| error)
-                    }
-                    result => result,
-                },
-                Err(_) => Err(client.breaker_of(request.key()).waited_too_long(since)),
+        let client = self.clone();
+        let call = tokio::spawn(async move {
+            let (since, breaker) = (Instant::now(), client.breaker_of(request.key()));
+            let Ok(_place) = timeout(LONGEST_WAIT, breaker.calls.acquire()).await else {
+                return Err(breaker.waited_too_long(since));
             };
-            // An error means that the caller has gone.
-            let _ = caller.send(result);
+            match client.call(&request).await {
+                Err(error @ StoreError::Disconnected { .. }) if client.repeats => {
+                    client.call(&request).await.map_err(|_| error)
+                }
+                result => result,
+            }
         });
-        reply.await.unwrap_or_else(|_| Err(task_has_ended()))
+        call.await.unwrap_or_else(|_| Err(task_has_ended()))
     }
-}
-
-fn places(servers: usize) -> Arc<[Semaphore]> {
-    (0..servers).map(|_| Semaphore::new(MOST_CALLS)).collect()
 }
 
 /// Reports a call, unless there was none because there is no connection.

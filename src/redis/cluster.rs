@@ -194,12 +194,6 @@ impl Cluster {
         number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
     }
 
-    /// Returns the number of the node that has a Redis key, or of any node.
-    pub(super) fn number_of_server(&self, name: Option<&[u8]>) -> usize {
-        let slots = self.slots.load();
-        name.and_then(|name| slots.number_of(name)).unwrap_or_default()
-    }
-
     /// Waits for a connection to the node of a Redis key as a call does.
     pub(super) async fn connected(self: &Arc<Self>, name: &[u8]) -> Result<(), StoreError> {
         let node = self.node_of(Some(name)).await?;

@@ -12,8 +12,9 @@ use crate::key::Key;
 ///
 /// A cheap handle: clones share the connection. It is the same connection as the store's, with the
 /// same circuit breaker: to one server, to the master that Sentinels name, or to a Cluster. A call fails
-/// once the connection has been silent for the response timeout of the store. At most 64 of a handle and its clones are under
-/// way: others wait for up to a second, and then fail as [`StoreError::Overloaded`]. While the store has no connection,
+/// once the connection has been silent for the response timeout of the store. At most 64 are under way to a server, together with
+/// the store's own calls for bans, resets and explanations: others wait for up to a second, and then fail as
+/// [`StoreError::Overloaded`]. While the store has no connection,
 /// each call fails at once with [`StoreError::Unavailable`], but for the first attempt to connect, which it waits for.
 ///
 /// Send no command that blocks, such as `BLPOP` or `XREAD BLOCK`: the checks behind it would wait. Nor one that changes the

@@ -164,7 +164,7 @@ impl RedisStore {
     /// Returns a handle for the application's own commands on the connection of this store.
     #[cfg(feature = "redis-commands")]
     pub fn commands(&self) -> RedisCommands {
-        RedisCommands::new(self.0.client.beside())
+        RedisCommands::new(self.0.client.once())
     }
 }
 
