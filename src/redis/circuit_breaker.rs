@@ -20,7 +20,7 @@ use super::connector::{Connector, Server, read_server};
 use super::{Health, reply};
 use crate::error::StoreError;
 use crate::telemetry;
-use crate::time::{Pace, pause_after};
+use crate::time::pause_after;
 
 /// The most calls under way of each kind. At 15 microseconds each they keep Redis busy for about a millisecond,
 /// so more would only wait there, where they can't be given up.
@@ -32,11 +32,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_ATTEMPT: Duration = Duration::from_secs(7);
 /// The least time between two replacements of a connection whose server is no longer the master.
 const LEAST_AGE: Duration = Duration::from_secs(1);
-
-/// The least time between reports of reasons that differ.
-const REASON_PAUSE: Duration = Duration::from_secs(10);
-/// After how long a reason is reported again that stays: other lines of the log say only that there is no connection.
-const REMINDER: Duration = Duration::from_secs(60);
+/// The least time between reports of one outage.
+const REPORT_PAUSE: Duration = Duration::from_secs(10);
 
 /// A connection shared by all requests, with a circuit breaker.
 ///
@@ -73,10 +70,8 @@ pub(crate) struct CircuitBreaker {
     pub(super) calls: Semaphore,
     /// When the last call had a reply.
     replied_at: Mutex<Instant>,
-    /// Why there is no connection, as it was last reported, and when. `None` if there is one, or nobody has missed it yet.
-    reported: Mutex<Option<(String, Instant)>>,
-    /// When a further reason was last reported.
-    reported_again: Pace,
+    /// When it was last reported that there is no connection. `None` if there is one, or nobody has missed it yet.
+    reported: Mutex<Option<Instant>>,
     health: Health,
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
@@ -137,7 +132,6 @@ impl CircuitBreaker {
             calls: Semaphore::new(MOST_CALLS),
             replied_at: Mutex::new(since),
             reported: Mutex::default(),
-            reported_again: Pace::new(),
             health,
             server: Mutex::default(),
             mark,
@@ -370,35 +364,27 @@ impl CircuitBreaker {
         }
     }
 
-    fn reported(&self) -> MutexGuard<'_, Option<(String, Instant)>> {
+    fn reported(&self) -> MutexGuard<'_, Option<Instant>> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports that there is no connection, also if there never was one: once a minute, and sooner if there is none for
-    /// another reason, such as a server that does not run yet, and then refuses the password.
+    /// Reports that there is no connection, also if there never was one: once in a while, for the reason may be another one by
+    /// then, such as a server that does not run yet, and then refuses the password.
     fn report_lost(&self, error: &StoreError) {
-        let text = match error {
-            // The error names the server itself.
-            StoreError::Unreachable { .. } => error.to_string(),
-            _ => format!("{}: {error}", self.connector.name()),
-        };
         let mut reported = self.reported();
-        let is_first = reported.is_none();
-        let is_due = match &*reported {
-            None => true,
-            Some((before, at)) if *before == text => at.elapsed() >= REMINDER,
-            Some(_) => {
-                !matches!(error, StoreError::Timeout) && self.reported_again.is_due(REASON_PAUSE)
-            }
-        };
-        if is_due {
-            *reported = Some((text.clone(), Instant::now()));
-            // Not under the lock: a subscriber may use the store.
-            drop(reported);
-            if is_first {
-                self.health.lose_connection();
-            }
-            telemetry::store_lost(&text);
+        if reported.is_some_and(|at| at.elapsed() < REPORT_PAUSE) {
+            return;
+        }
+        let is_first = reported.replace(Instant::now()).is_none();
+        // Not under the lock: a subscriber may use the store.
+        drop(reported);
+        if is_first {
+            self.health.lose_connection();
+        }
+        match error {
+            // The error names the server itself.
+            StoreError::Unreachable { .. } => telemetry::store_lost(error),
+            _ => telemetry::store_lost(format!("{}: {error}", self.connector.name())),
         }
     }
 }
