@@ -8,7 +8,7 @@ use std::time::Duration;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 use redis::cluster_routing::Slot;
-use redis::{Client, ConnectionInfo, RedisResult, Value};
+use redis::{Client, RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep, timeout};
@@ -100,17 +100,16 @@ struct Slots {
 }
 
 impl Cluster {
-    /// `seeds` are the servers that the application has named, at least one.
+    /// `named` are the servers that the application has named, at least one.
     pub(super) fn new(
-        seeds: Vec<ConnectionInfo>,
+        named: Vec<Client>,
         certificates: Certificates,
         response_timeout: Duration,
         health: Health,
         keys: Keys,
-    ) -> RedisResult<Arc<Self>> {
-        let named = seeds.into_iter().map(|seed| certificates.open(seed)).collect();
+    ) -> Arc<Self> {
         let cluster = Self {
-            named: Result::from_iter::<Vec<_>>(named)?,
+            named,
             certificates,
             response_timeout,
             health,
@@ -124,7 +123,7 @@ impl Cluster {
         };
         let nodes = vec![cluster.named_servers()];
         cluster.slots.store(Arc::new(Slots { nodes, ..Slots::default() }));
-        Ok(Arc::new(cluster))
+        Arc::new(cluster)
     }
 
     /// Connects to one of the servers that the application has named, and then to one of the nodes that it knows: they may
@@ -430,7 +429,6 @@ async fn refuses_keys_of_others(node: &Node, slots: &Slots) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use redis::IntoConnectionInfo;
     use test_support::Redis;
 
     use super::*;
@@ -439,11 +437,11 @@ mod tests {
     #[tokio::test]
     async fn keys_of_servers_that_take_all_share_no_call() {
         let servers = [Redis::start().await, Redis::start().await];
-        let seeds = servers.iter().map(|it| it.url().into_connection_info().unwrap()).collect();
+        let named = servers.iter().map(|it| Client::open(it.url()).unwrap()).collect();
         let (timeout, keys) = (Duration::from_secs(5), Keys::new("tsw".to_owned()));
         let cluster =
-            Cluster::new(seeds, Certificates::default(), timeout, Health::default(), keys);
-        let (cluster, name) = (cluster.unwrap(), b"tsw:{=alice}:user:1h");
+            Cluster::new(named, Certificates::default(), timeout, Health::default(), keys);
+        let name = b"tsw:{=alice}:user:1h";
         let address = |server: &Redis| ("127.0.0.1".to_owned(), server.port());
         let node = |it| cluster.make_node((address(it), None), cluster.keys.mark()).unwrap();
         let nodes = servers.iter().map(node).collect();
@@ -462,11 +460,9 @@ mod tests {
             let (named, there) =
                 (real.nodes[0].url(), ("127.0.0.1".to_owned(), real.nodes[0].port()));
             let named = if is_one_there { "redis://127.0.0.1:1".to_owned() } else { named };
-            let (seeds, timeout) =
-                (vec![named.into_connection_info().unwrap()], Duration::from_secs(1));
+            let (named, timeout) = (vec![Client::open(named).unwrap()], Duration::from_secs(1));
             let (certificates, keys) = (Certificates::default(), Keys::new("tsw".to_owned()));
-            let cluster =
-                Cluster::new(seeds, certificates, timeout, Health::default(), keys).unwrap();
+            let cluster = Cluster::new(named, certificates, timeout, Health::default(), keys);
             let mut nodes = Vec::new();
             for number in 0..30 {
                 let is_there = is_one_there && number == 20;

@@ -43,6 +43,8 @@ use crate::error::StoreError;
 #[derive(Clone)]
 #[must_use]
 pub struct RedisServers {
+    /// At least one.
+    urls: Vec<ConnectionInfo>,
     kind: Kind,
     certificates: Certificates,
     /// The username and the password of the servers behind Sentinels.
@@ -51,15 +53,15 @@ pub struct RedisServers {
 
 #[derive(Clone)]
 enum Kind {
-    One(Box<ConnectionInfo>),
-    /// Also what the Sentinels call the master.
-    Sentinel(Vec<ConnectionInfo>, String),
-    Cluster(Vec<ConnectionInfo>),
+    One,
+    /// With what the Sentinels call the master.
+    Sentinel(String),
+    Cluster,
 }
 
 impl RedisServers {
-    fn new(kind: Kind) -> Self {
-        Self { kind, certificates: Certificates::default(), login: (None, None) }
+    fn new(urls: Vec<ConnectionInfo>, kind: Kind) -> Self {
+        Self { urls, kind, certificates: Certificates::default(), login: (None, None) }
     }
 
     /// Uses the server at a URL.
@@ -68,7 +70,7 @@ impl RedisServers {
     ///
     /// [`StoreError::Unreachable`] if it is not the URL of a Redis server.
     pub fn one(url: impl AsRef<str>) -> Result<Self, StoreError> {
-        Ok(Self::new(Kind::One(Box::new(parse(url)?))))
+        Ok(Self::new(vec![parse(url)?], Kind::One))
     }
 
     /// Uses the master that the Sentinels at these URLs watch under a name.
@@ -92,7 +94,7 @@ impl RedisServers {
         for sentinel in &mut sentinels {
             *sentinel = sentinel.clone().set_redis_settings(settings.clone());
         }
-        Ok(Self::new(Kind::Sentinel(sentinels, master.into())))
+        Ok(Self::new(sentinels, Kind::Sentinel(master.into())))
     }
 
     /// Sets the username and password of the servers behind Sentinels. Defaults to none. Their database is 0.
@@ -117,7 +119,7 @@ impl RedisServers {
     ///
     /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
     pub fn cluster(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, StoreError> {
-        Ok(Self::new(Kind::Cluster(parse_all(urls)?)))
+        Ok(Self::new(parse_all(urls)?, Kind::Cluster))
     }
 
     /// Sets the certificate authority that must have signed the servers' certificates, in PEM.
@@ -176,22 +178,21 @@ impl RedisServers {
             let fix = "master_credentials are for servers behind Sentinels: write those of others in the URL";
             return Err((ErrorKind::InvalidClientConfig, fix).into());
         }
+        let clients = self.urls.into_iter().map(|url| self.certificates.open(url));
+        let mut clients = clients.collect::<RedisResult<Vec<_>>>()?;
         let connector = match self.kind {
-            Kind::One(info) => Connector::One(Box::new(self.certificates.open(*info)?), None),
-            Kind::Sentinel(sentinels, name) => {
-                let sentinels = sentinels.into_iter().map(|info| self.certificates.open(info));
-                Connector::Sentinel(Sentinel {
-                    sentinels: sentinels.collect::<RedisResult<_>>()?,
-                    name,
-                    login: login(self.login),
-                    certificates: self.certificates,
-                })
-            }
-            Kind::Cluster(servers) => {
+            Kind::One => Connector::One(Box::new(clients.swap_remove(0)), None),
+            Kind::Sentinel(name) => Connector::Sentinel(Sentinel {
+                sentinels: clients,
+                name,
+                login: login(self.login),
+                certificates: self.certificates,
+            }),
+            Kind::Cluster => {
                 let (health, keys) = (health.clone(), keys.clone());
                 let cluster =
-                    Cluster::new(servers, self.certificates, response_timeout, health, keys);
-                return cluster.map(Backend::Cluster);
+                    Cluster::new(clients, self.certificates, response_timeout, health, keys);
+                return Ok(Backend::Cluster(cluster));
             }
         };
         let (health, mark) = (health.clone(), keys.mark());
@@ -341,10 +342,7 @@ mod tests {
     fn sentinel_that_is_named_twice_has_one_vote() {
         let urls =
             ["redis://:secret@10.0.0.1:26379/", "redis://10.0.0.1:26379", "redis://10.0.0.2"];
-        let Kind::Sentinel(sentinels, _) = RedisServers::sentinel(urls, "shop").unwrap().kind
-        else {
-            panic!("no Sentinels");
-        };
+        let sentinels = RedisServers::sentinel(urls, "shop").unwrap().urls;
         assert_eq!(sentinels.len(), 2);
         for sentinel in &sentinels {
             assert_eq!(sentinel.redis_settings().password(), Some("secret"), "of the first URL");
