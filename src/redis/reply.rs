@@ -1,5 +1,7 @@
 //! Reads the replies and errors of Redis.
 
+use std::vec;
+
 use redis::{ErrorKind, FromRedisValue, RedisError, Value};
 
 use crate::error::StoreError;
@@ -47,16 +49,19 @@ impl<'a> Numbers<'a> {
 /// array with a text for each of those.
 pub(crate) struct Replies<'a> {
     pub(crate) numbers: Numbers<'a>,
-    errors: &'a [Value],
+    errors: vec::IntoIter<StoreError>,
 }
 
 impl<'a> Replies<'a> {
     pub(super) fn of(reply: &'a Value) -> Result<Self, StoreError> {
-        let Value::Array(slots) = reply else {
-            return Ok(Self { numbers: Numbers::of(reply)?, errors: &[] });
+        let (numbers, errors) = match reply {
+            Value::Array(slots) => {
+                slots.split_first().ok_or_else(|| malformed("expected a slot"))?
+            }
+            numbers => (numbers, &[][..]),
         };
-        let (numbers, errors) = slots.split_first().ok_or_else(|| malformed("expected a slot"))?;
-        Ok(Self { numbers: Numbers::of(numbers)?, errors })
+        let errors: Vec<_> = errors.iter().map(refusal).collect::<Result<_, _>>()?;
+        Ok(Self { numbers: Numbers::of(numbers)?, errors: errors.into_iter() })
     }
 
     /// Reads the reply to each request. `read` gets the first number of the reply, and those after
@@ -69,11 +74,11 @@ impl<'a> Replies<'a> {
         let mut replies = Vec::with_capacity(requests.size_hint().0);
         for request in requests {
             replies.push(match self.numbers.next()? {
-                -1 => Err(self.next_error()?),
+                -1 => Err(self.errors.next().ok_or_else(|| malformed("expected an error"))?),
                 first => Ok(read(request, first, &mut self.numbers)?),
             });
         }
-        match self.numbers.is_empty() && self.errors.is_empty() {
+        match self.numbers.is_empty() && self.errors.len() == 0 {
             true => Ok(replies),
             false => Err(malformed("expected no further reply")),
         }
@@ -81,28 +86,20 @@ impl<'a> Replies<'a> {
 
     /// Returns the error of a request that had to write to a server that is not the master.
     pub(super) fn not_the_master(mut self) -> Option<StoreError> {
-        while !self.errors.is_empty() {
-            let error = self.next_error().ok()?;
-            if is_not_the_master(&error) {
-                return Some(error);
-            }
-        }
-        None
+        self.errors.find(is_not_the_master)
     }
+}
 
-    fn next_error(&mut self) -> Result<StoreError, StoreError> {
-        let (Value::BulkString(text), rest) =
-            self.errors.split_first().ok_or_else(|| malformed("expected the text of an error"))?
-        else {
-            return Err(malformed("expected the text of an error"));
-        };
-        self.errors = rest;
-        let message = String::from_utf8_lossy(text).into_owned();
-        let code = message.split(' ').next().unwrap_or_default();
-        let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
-        let code = if is_code { code.to_owned() } else { code_of("ERR", &message) };
-        Ok(StoreError::Refused { code, message })
-    }
+/// Reads the error of a request.
+fn refusal(text: &Value) -> Result<StoreError, StoreError> {
+    let Value::BulkString(text) = text else {
+        return Err(malformed("expected the text of an error"));
+    };
+    let message = String::from_utf8_lossy(text).into_owned();
+    let code = message.split(' ').next().unwrap_or_default();
+    let is_code = !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase());
+    let code = if is_code { code.to_owned() } else { code_of("ERR", &message) };
+    Ok(StoreError::Refused { code, message })
 }
 
 /// Returns whether a server is the master no longer, or has lost the replicas without which it is none.
