@@ -21,8 +21,7 @@ mod servers;
 mod view;
 
 pub(crate) use self::batch::{Batch, BatchedRequest};
-pub(crate) use self::circuit_breaker::CircuitBreaker;
-pub(crate) use self::client::{Backend, Client};
+pub(crate) use self::client::Client;
 #[cfg(feature = "redis-commands")]
 pub use self::commands::{RedisCommands, RedisScript};
 pub(crate) use self::health::Health;

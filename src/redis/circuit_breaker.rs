@@ -204,7 +204,7 @@ impl CircuitBreaker {
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.state.borrow().ready().is_some()
+        self.state.borrow().connection.is_some()
     }
 
     /// Waits for a connection as a call does.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ahash::RandomState;
 use arc_swap::ArcSwap;
 use redis::cluster_routing::Slot;
-use redis::{Client, RedisResult, Value};
+use redis::{RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep, timeout};
@@ -35,7 +35,7 @@ const LONGEST_DETOUR: Duration = Duration::from_millis(200);
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// A Redis Cluster.
+/// A Redis Cluster, or another server as one node that has all keys.
 ///
 /// Each primary has a connection with a circuit breaker of its own, just as a single server has. So a node that fails,
 /// hangs or is slow concerns the keys of its slots alone.
@@ -61,8 +61,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 ///   looks whether the logs of this process have room. Test: `replaced_node_never_over_admits_and_keeps_bans`.
 /// - A node is no longer used while calls wait on it. They keep its connection until they have their replies.
 pub(crate) struct Cluster {
-    /// The servers that the application has named. All nodes have the credentials of the first one.
-    named: Vec<Client>,
+    /// How to connect to the servers that the application has named. All nodes have the credentials of the first one.
+    named: Connector,
     certificates: Certificates,
     response_timeout: Duration,
     health: Health,
@@ -100,9 +100,9 @@ struct Slots {
 }
 
 impl Cluster {
-    /// `named` are the servers that the application has named, at least one.
+    /// Makes the connections to the servers that the application has named, which connect when they are needed.
     pub(super) fn new(
-        named: Vec<Client>,
+        named: Connector,
         certificates: Certificates,
         response_timeout: Duration,
         health: Health,
@@ -126,12 +126,19 @@ impl Cluster {
         Arc::new(cluster)
     }
 
+    /// Returns whether it is a Cluster.
+    pub(super) fn has_slots(&self) -> bool {
+        matches!(self.named, Connector::Any(_))
+    }
+
     /// Connects to one of the servers that the application has named, and then to one of the nodes that it knows: they may
     /// announce addresses that nobody reaches from here.
     pub(super) async fn connect(self: &Arc<Self>) -> Result<(), StoreError> {
         let slots = self.slots.load_full();
         slots.nodes[0].breaker.connect().await?;
-        self.ask(&slots.nodes[0], &slots).await?;
+        if self.has_slots() {
+            self.ask(&slots.nodes[0], &slots).await?;
+        }
         let breakers = self.breakers();
         if breakers.iter().any(|breaker| breaker.is_connected()) {
             return Ok(());
@@ -153,7 +160,8 @@ impl Cluster {
 
     /// Looks in the background who has which slot, unless the last look was less than a pause ago.
     pub(super) fn refresh_slots(self: &Arc<Self>, pause: Duration) {
-        if self.pace.is_due(pause)
+        if self.has_slots()
+            && self.pace.is_due(pause)
             && let Ok(runtime) = Handle::try_current()
         {
             let cluster = self.clone();
@@ -193,9 +201,9 @@ impl Cluster {
         number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
     }
 
-    /// Waits for a connection to the node of a Redis key as a call does.
-    pub(super) async fn connected(self: &Arc<Self>, name: &[u8]) -> Result<(), StoreError> {
-        let node = self.node_of(Some(name)).await?;
+    /// Waits for a connection to the node of a Redis key, or to any node, as a call does.
+    pub(super) async fn connected(self: &Arc<Self>, name: Option<&[u8]>) -> Result<(), StoreError> {
+        let node = self.node_of(name).await?;
         let connected = node.breaker.connected().await;
         if connected.is_err() {
             self.refresh_slots(SHORT_PAUSE);
@@ -215,7 +223,9 @@ impl Cluster {
             let result = node.breaker.call(call).await;
             let Err(error) = &result else { return result };
             let (code, message) = match error {
-                StoreError::Refused { code, message } => (code.as_str(), message.as_str()),
+                StoreError::Refused { code, message } if self.has_slots() => {
+                    (code.as_str(), message.as_str())
+                }
                 _ => ("", ""),
             };
             // From the first refusal on: the way to the node may take longer than that.
@@ -245,8 +255,8 @@ impl Cluster {
         let slots = self.slots.load_full();
         let is_there = |node: &&Arc<Node>| node.breaker.is_connected();
         let node = match name {
-            Some(name) => slots.node_of(name),
-            None => slots.nodes.iter().find(is_there).or(slots.nodes.first()),
+            Some(name) if self.has_slots() => slots.node_of(name),
+            _ => slots.nodes.iter().find(is_there).or(slots.nodes.first()),
         };
         if let Some(node) = node {
             return Ok(node.clone());
@@ -302,13 +312,13 @@ impl Cluster {
 
     fn make_node(&self, primary: Primary, mark: String) -> RedisResult<Arc<Node>> {
         let (address, id) = primary.clone();
-        let client = self.certificates.open(at(self.named[0].get_connection_info(), address))?;
+        let client = self.certificates.open(at(self.named.info(), address))?;
         Ok(self.node(primary, Connector::One(Box::new(client), id), mark))
     }
 
     /// Makes one node of the servers that the application has named.
     fn named_servers(&self) -> Arc<Node> {
-        self.node(Primary::default(), Connector::Any(self.named.clone()), self.keys.mark())
+        self.node(Primary::default(), self.named.clone(), self.keys.mark())
     }
 
     fn node(&self, primary: Primary, connector: Connector, mark: String) -> Arc<Node> {
@@ -429,6 +439,7 @@ async fn refuses_keys_of_others(node: &Node, slots: &Slots) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use redis::Client;
     use test_support::Redis;
 
     use super::*;
@@ -437,7 +448,8 @@ mod tests {
     #[tokio::test]
     async fn keys_of_servers_that_take_all_share_no_call() {
         let servers = [Redis::start().await, Redis::start().await];
-        let named = servers.iter().map(|it| Client::open(it.url()).unwrap()).collect();
+        let named = servers.iter().map(|it| Client::open(it.url()).unwrap());
+        let named = Connector::Any(named.collect());
         let (timeout, keys) = (Duration::from_secs(5), Keys::new("tsw".to_owned()));
         let cluster =
             Cluster::new(named, Certificates::default(), timeout, Health::default(), keys);
@@ -460,7 +472,8 @@ mod tests {
             let (named, there) =
                 (real.nodes[0].url(), ("127.0.0.1".to_owned(), real.nodes[0].port()));
             let named = if is_one_there { "redis://127.0.0.1:1".to_owned() } else { named };
-            let (named, timeout) = (vec![Client::open(named).unwrap()], Duration::from_secs(1));
+            let named = Connector::Any(vec![Client::open(named).unwrap()]);
+            let timeout = Duration::from_secs(1);
             let (certificates, keys) = (Certificates::default(), Keys::new("tsw".to_owned()));
             let cluster = Cluster::new(named, certificates, timeout, Health::default(), keys);
             let mut nodes = Vec::new();

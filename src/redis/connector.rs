@@ -1,6 +1,6 @@
 //! [`Connector`]: makes connections to a server, and finds out whether it still has its data.
 
-use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use redis::{Client, ConnectionInfo, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -97,10 +97,20 @@ impl Connector {
         is_agreed.then_some(master)
     }
 
+    /// Returns how to connect to the first server that the application has named.
+    pub(super) fn info(&self) -> &ConnectionInfo {
+        let client = match self {
+            Self::One(client, _) => client,
+            Self::Sentinel(sentinel) => &sentinel.sentinels[0],
+            Self::Any(clients) => &clients[0],
+        };
+        client.get_connection_info()
+    }
+
     /// Returns what a warning calls the server.
     pub(super) fn name(&self) -> String {
         match self {
-            Self::One(client, _) => client.get_connection_info().addr().to_string(),
+            Self::One(..) => self.info().addr().to_string(),
             Self::Sentinel(sentinel) => format!("the master {}", sentinel.name),
             Self::Any(_) => "the servers of the Cluster".to_owned(),
         }

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{
@@ -17,7 +18,7 @@ use super::cluster::Cluster;
 use super::connection::Certificates;
 use super::connector::Connector;
 use super::sentinel::Sentinel;
-use super::{Backend, CircuitBreaker, Health, Keys};
+use super::{Health, Keys};
 use crate::error::StoreError;
 
 /// The Redis servers of a store: one server, the master that Sentinels name, or a cluster.
@@ -160,7 +161,7 @@ impl RedisServers {
         response_timeout: Duration,
         health: &Health,
         keys: &Keys,
-    ) -> RedisResult<Backend> {
+    ) -> RedisResult<Arc<Cluster>> {
         #[cfg(feature = "tls")]
         if let Some(redis::TlsCertificates { root_cert, client_tls }) = &self.certificates.0 {
             let client_cert = client_tls.as_ref().map(|tls| &tls.client_cert);
@@ -180,23 +181,18 @@ impl RedisServers {
         }
         let clients = self.urls.into_iter().map(|url| self.certificates.open(url));
         let mut clients = clients.collect::<RedisResult<Vec<_>>>()?;
+        let certificates = self.certificates;
         let connector = match self.kind {
             Kind::One => Connector::One(Box::new(clients.swap_remove(0)), None),
             Kind::Sentinel(name) => Connector::Sentinel(Sentinel {
                 sentinels: clients,
                 name,
                 login: login(self.login),
-                certificates: self.certificates,
+                certificates: certificates.clone(),
             }),
-            Kind::Cluster => {
-                let (health, keys) = (health.clone(), keys.clone());
-                let cluster =
-                    Cluster::new(clients, self.certificates, response_timeout, health, keys);
-                return Ok(Backend::Cluster(cluster));
-            }
+            Kind::Cluster => Connector::Any(clients),
         };
-        let (health, mark) = (health.clone(), keys.mark());
-        Ok(Backend::One(CircuitBreaker::new(connector, response_timeout, health, mark)))
+        Ok(Cluster::new(connector, certificates, response_timeout, health.clone(), keys.clone()))
     }
 }
 
