@@ -35,6 +35,23 @@ async fn wait_for_a_connection_has_a_deadline() {
     assert!(matches!(result, Err(StoreError::Unavailable)), "nothing was sent: {result:?}");
 }
 
+/// As with its runtime. Nobody knows why it has failed, so no call waits for the next one.
+#[tokio::test]
+async fn task_that_has_ended_is_replaced() {
+    let server = Redis::start().await;
+    let (breaker, _) = breaker(&server, Duration::from_secs(600)).await;
+    let task = tokio::spawn(async {});
+    breaker.state.send_modify(|state| state.task = Some(task.abort_handle()));
+    task.await.unwrap();
+    assert!(breaker.call(async |_| Ok(())).await.is_err());
+    let connected = async {
+        while !breaker.is_connected() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    timeout(LONGEST_ATTEMPT / 2, connected).await.expect("another one connects");
+}
+
 /// Such as that of a user who may not run scripts on a proxy that closes the connection for it.
 #[tokio::test]
 async fn connection_that_breaks_at_each_call_is_made_ever_more_rarely() {
