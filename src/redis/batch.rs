@@ -142,7 +142,7 @@ impl<R: BatchedRequest> Batch<R> {
             None => self.send_alone(request, caller),
         }
         // The task sees the call to its end. This is for a task that is no longer polled.
-        let longest = self.client.response_timeout.saturating_mul(2);
+        let longest = self.client.cluster.response_timeout.saturating_mul(2);
         let reply = timeout(LONGEST_WAIT.saturating_add(longest), reply);
         async move {
             match reply.await {
@@ -159,7 +159,7 @@ impl<R: BatchedRequest> Batch<R> {
         let sending_for = queue.sending_since.map(|since| now.saturating_duration_since(since));
         let is_sending = sending_for.is_some_and(|time| time <= LONGEST_GATHERING);
         // A task whose last call began so long ago counts as gone.
-        let is_gone = sending_for.is_none_or(|time| time > self.client.response_timeout);
+        let is_gone = sending_for.is_none_or(|time| time > self.client.cluster.response_timeout);
         if queue.waiting.len() >= MOST_WAITING {
             let since = queue.waiting.front().map_or(now, |first| first.since);
             drop(queue);

@@ -58,7 +58,7 @@ const REPORT_PAUSE: Duration = Duration::from_secs(10);
 /// - A runtime ends while its task connects. The task has finished then, so the next call starts one
 ///   on its own runtime. A call that waits for the attempt is not notified, and ends at its deadline. A runtime that is at rest
 ///   counts as ended after 7 s, and if its task goes on, it finds another number. Tests:
-///   `wait_for_a_connection_has_a_deadline` and, with a server,
+///   `task_that_has_ended_is_replaced`, `wait_for_a_connection_has_a_deadline` and, with a server,
 ///   `store_that_was_made_in_a_runtime_at_rest_connects`.
 /// - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
 ///   so a log is reconciled before it is checked on the new connection.

@@ -26,10 +26,9 @@ pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// [`StoreError::Unavailable`] if Redis was silent meanwhile.
 #[derive(Clone)]
 pub(crate) struct Client {
-    cluster: Arc<Cluster>,
+    pub(super) cluster: Arc<Cluster>,
     pub(crate) keys: Keys,
     pub(crate) scripts: &'static Scripts,
-    pub(super) response_timeout: Duration,
     /// When the last look at the data began.
     pace: Arc<Pace>,
     /// Whether a call is made again whose connection has broken, such as one that was closed while nobody used it.
@@ -37,14 +36,9 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(
-        cluster: Arc<Cluster>,
-        keys: Keys,
-        scripts: &'static Scripts,
-        response_timeout: Duration,
-    ) -> Self {
-        let pace = Arc::new(Pace::done());
-        Self { cluster, keys, scripts, response_timeout, pace, repeats: true }
+    pub(crate) fn new(cluster: Arc<Cluster>, scripts: &'static Scripts) -> Self {
+        let (keys, pace) = (cluster.keys.clone(), Arc::new(Pace::done()));
+        Self { cluster, keys, scripts, pace, repeats: true }
     }
 
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {

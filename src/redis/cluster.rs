@@ -64,9 +64,9 @@ pub(crate) struct Cluster {
     /// How to connect to the servers that the application has named. All nodes have the credentials of the first one.
     named: Connector,
     certificates: Certificates,
-    response_timeout: Duration,
+    pub(super) response_timeout: Duration,
     health: Health,
-    keys: Keys,
+    pub(super) keys: Keys,
     slots: ArcSwap<Slots>,
     /// Whether a node refuses keys of another one, unlike some proxies. Otherwise a call that declares no keys could make
     /// logs in the wrong place.

@@ -159,8 +159,8 @@ impl RedisServers {
     pub(crate) fn open(
         self,
         response_timeout: Duration,
-        health: &Health,
-        keys: &Keys,
+        health: Health,
+        keys: Keys,
     ) -> RedisResult<Arc<Cluster>> {
         #[cfg(feature = "tls")]
         if let Some(redis::TlsCertificates { root_cert, client_tls }) = &self.certificates.0 {
@@ -192,7 +192,7 @@ impl RedisServers {
             }),
             Kind::Cluster => Connector::Any(clients),
         };
-        Ok(Cluster::new(connector, certificates, response_timeout, health.clone(), keys.clone()))
+        Ok(Cluster::new(connector, certificates, response_timeout, health, keys))
     }
 }
 
@@ -302,7 +302,7 @@ mod tests {
         for (url, is_installed) in [("redis://127.0.0.1", false), ("rediss://127.0.0.1", true)] {
             let (health, keys) = (Health::default(), Keys::new("tsw".to_owned()));
             let servers = RedisServers::one(url).unwrap();
-            servers.open(Duration::from_secs(1), &health, &keys).unwrap();
+            servers.open(Duration::from_secs(1), health, keys).unwrap();
             let installed = rustls::crypto::CryptoProvider::get_default();
             assert_eq!(installed.is_some(), is_installed, "{url}");
         }
@@ -324,7 +324,7 @@ mod tests {
                 let of_client = (servers.clone().client_certificate(pem, ""), "client_certificate");
                 for (servers, name) in [of_roots, of_client] {
                     let (health, keys) = (Health::default(), Keys::new("tsw".to_owned()));
-                    let error = servers.open(Duration::from_secs(1), &health, &keys).err();
+                    let error = servers.open(Duration::from_secs(1), health, keys).err();
                     let error = error.expect("an error").to_string();
                     let wanted = format!("{name} holds no certificate in PEM");
                     assert!(error.contains(&wanted), "{pem:?}: {error}");

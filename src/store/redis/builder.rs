@@ -177,10 +177,10 @@ impl RedisStoreBuilder {
     ) -> Result<RedisStore, StoreError> {
         let health = Health::default();
         let keys = Keys::new(self.prefix.clone());
-        let cluster = servers.open(self.response_timeout, &health, &keys);
+        let cluster = servers.open(self.response_timeout, health.clone(), keys);
         let cluster =
             cluster.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
-        let client = Client::new(cluster, keys, scripts, self.response_timeout);
+        let client = Client::new(cluster, scripts);
         let max_age = if self.deny_cache { self.deny_cache_max_age } else { Duration::ZERO };
         let inner = Inner {
             checks: Batch::new(client.clone()),
