@@ -209,7 +209,7 @@ impl CircuitBreaker {
 
     /// Waits for a connection as a call does.
     pub(super) async fn connected(self: &Arc<Self>) -> Result<(), StoreError> {
-        self.connection().await.map(|_| ())
+        if self.is_connected() { Ok(()) } else { self.connection().await.map(|_| ()) }
     }
 
     /// Returns the connection and its number. Waits for the first attempt to make one.

@@ -58,10 +58,10 @@ impl Client {
     /// Waits for a connection to the server of each log as a call does.
     pub(crate) async fn connected(&self, logs: &[LogId]) -> Result<(), StoreError> {
         if !self.is_cluster() {
-            return self.cluster.connected(None).await;
+            return self.cluster.breaker_of(None).connected().await;
         }
         for log in logs {
-            self.cluster.connected(Some(&self.keys.log(log))).await?;
+            self.cluster.connected(&self.keys.log(log)).await?;
         }
         Ok(())
     }

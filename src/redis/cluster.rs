@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ahash::RandomState;
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use redis::cluster_routing::Slot;
 use redis::{RedisResult, Value};
 use tokio::runtime::Handle;
@@ -201,9 +201,9 @@ impl Cluster {
         number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
     }
 
-    /// Waits for a connection to the node of a Redis key, or to any node, as a call does.
-    pub(super) async fn connected(self: &Arc<Self>, name: Option<&[u8]>) -> Result<(), StoreError> {
-        let node = self.node_of(name).await?;
+    /// Waits for a connection to the node of a Redis key as a call does.
+    pub(super) async fn connected(self: &Arc<Self>, name: &[u8]) -> Result<(), StoreError> {
+        let node = self.node_of(Some(name)).await?;
         let connected = node.breaker.connected().await;
         if connected.is_err() {
             self.refresh_slots(SHORT_PAUSE);
@@ -213,6 +213,9 @@ impl Cluster {
 
     /// Sends a request to the node of its first key, or to any node if it has none, and waits for the reply.
     pub(super) async fn call(self: &Arc<Self>, request: &Request) -> Result<Value, StoreError> {
+        if !self.has_slots() {
+            return self.breaker_of(None).call(async |it| request.send(it).await).await;
+        }
         let name = request.key();
         let (mut end, mut refusals) = (None, 0);
         let mut node = self.node_of(name).await?;
@@ -223,9 +226,7 @@ impl Cluster {
             let result = node.breaker.call(call).await;
             let Err(error) = &result else { return result };
             let (code, message) = match error {
-                StoreError::Refused { code, message } if self.has_slots() => {
-                    (code.as_str(), message.as_str())
-                }
+                StoreError::Refused { code, message } => (code.as_str(), message.as_str()),
                 _ => ("", ""),
             };
             // From the first refusal on: the way to the node may take longer than that.
@@ -252,15 +253,16 @@ impl Cluster {
 
     /// Returns the node of a Redis key, or any node.
     async fn node_of(self: &Arc<Self>, name: Option<&[u8]>) -> Result<Arc<Node>, StoreError> {
-        let slots = self.slots.load_full();
+        let slots = self.slots.load();
         let is_there = |node: &&Arc<Node>| node.breaker.is_connected();
         let node = match name {
-            Some(name) if self.has_slots() => slots.node_of(name),
-            _ => slots.nodes.iter().find(is_there).or(slots.nodes.first()),
+            Some(name) => slots.node_of(name),
+            None => slots.nodes.iter().find(is_there).or(slots.nodes.first()),
         };
         if let Some(node) = node {
             return Ok(node.clone());
         }
+        let slots = Guard::into_inner(slots);
         match slots.numbers.is_empty() {
             true => self.ask_once(&slots.nodes[0], &slots).await,
             // Nobody has the slot.
@@ -274,7 +276,8 @@ impl Cluster {
     async fn ask_once(&self, node: &Node, seen: &Arc<Slots>) {
         let _turn = timeout(self.response_timeout, self.question.lock()).await;
         if Arc::ptr_eq(seen, &self.slots.load()) {
-            let _ = self.ask(node, seen).await;
+            // Boxed to keep the future of every call small.
+            let _ = Box::pin(self.ask(node, seen)).await;
         }
     }
 
