@@ -204,7 +204,7 @@ async fn order(
 ) -> Result<Json<Value>, Problem> {
     let id = order_id(path)?;
     shop.stock.level(&id.sku)?.ok_or_else(unknown_order)?;
-    let reply = shop.stock.call(&id.sku, Call::Show(&user)).await?;
+    let reply = shop.stock.call(&id.sku, Call::Entry(&user)).await?;
     if reply.order != id.uuid.to_string() {
         return Err(unknown_order());
     }

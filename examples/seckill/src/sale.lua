@@ -17,8 +17,7 @@
     KEYS[11] draw (string): the seed of the draw, or what says that there is none
 
   Arguments:
-    ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, `show` for that without what time does, or
-      `tick` to do what time does
+    ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, or `tick` to do what time does
     ARGV[2] opening (microseconds): since 1970; empty if who comes first is served first
     ARGV[3] turn_us (microseconds): how long a turn is; 0 to give none yet
     ARGV[4] pay_us (microseconds): how long an order may stay unpaid; 0 if for ever
@@ -42,8 +41,8 @@
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
       the turns, and the orders that have to be paid
-    REPLY[8] replication (text): what Redis says of its replicas, if changes wait for them; empty to `entry` and `show`,
-      and while Redis takes no writes
+    REPLY[8] replication (text): what Redis says of its replicas, if changes wait for them; empty to `entry`, and while
+      Redis takes no writes
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
@@ -81,7 +80,7 @@ end
 local pieces = tonumber(known)
 local is_lost = not pieces or call('HLEN', buyers) ~= sold or op == 'tick' and call('GET', KEYS[11]) ~= subject
 
-local waits = ARGV[9] == '1' and op ~= 'entry' and op ~= 'show'
+local waits = ARGV[9] == '1' and op ~= 'entry'
 local function reply(outcome, text, number, news_us, level)
   local replication = waits and call('INFO', 'replication') or ''
   return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or {}, replication }
@@ -140,9 +139,6 @@ local function state()
   return 'waiting', '', rank + 1
 end
 
-if op == 'show' then
-  return reply(state())
-end
 local function seen(refused)
   local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns), call('ZCARD', unpaid) }
   -- What takes no writes may be no master any more, and says nothing of the replicas of the new one.

@@ -65,8 +65,6 @@ pub(crate) enum Call<'a> {
     Enter(&'a UserId),
     /// Where a user is.
     Entry(&'a UserId),
-    /// The same as it was last seen, also while no time can be taken note of.
-    Show(&'a UserId),
 }
 
 /// What came of a call, or where a user of a draw is.

@@ -106,7 +106,7 @@ impl MemoryStock {
                 shelf.tick();
                 shelf.state(user.as_str())
             }
-            Call::Entry(user) | Call::Show(user) => shelf.state(user.as_str()),
+            Call::Entry(user) => shelf.state(user.as_str()),
         })
     }
 

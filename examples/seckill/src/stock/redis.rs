@@ -414,7 +414,6 @@ impl RedisStock {
     }
 
     pub(super) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
-        let is_read = matches!(call, Call::Entry(_) | Call::Show(_));
         let of = |user: &UserId| user.as_str().to_owned();
         let place = |user| self.draw(sku).flatten().map_or(0, |draw| draw.score(user)).to_string();
         let (op, subject, value, ticket) = match call {
@@ -426,10 +425,9 @@ impl RedisStock {
             }
             Call::Enter(user) => ("enter", of(user), place(user), 0),
             Call::Entry(user) => ("entry", of(user), String::new(), 0),
-            Call::Show(user) => ("show", of(user), String::new(), 0),
         };
         let call = [op.to_owned(), subject, value, ticket.to_string()];
-        if is_read || self.replicas.wanted == 0 {
+        if op == "entry" || self.replicas.wanted == 0 {
             return self.change(sku, &call).await;
         }
         // What it has sent goes on if its time is over, and the circuit breaker learns of it.

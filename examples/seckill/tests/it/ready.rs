@@ -3,7 +3,7 @@
 use test_support::server_process::Server;
 use test_support::{Cluster, Redis, eventually};
 
-use crate::{ADMIN, alone, by, on_redis, pay};
+use crate::{ADMIN, alone, on_redis};
 
 /// Waits until `/readyz` and the live page give a reason that has these texts. A balancer needs a server that sells
 /// another SKU.
@@ -120,22 +120,5 @@ async fn a_lost_stock_is_set_anew_as_the_hint_says() {
         assert!(done.success(), "{command}");
         assert_eq!(nodes[owner].run::<usize>(&["HLEN", refunds]).await, 1, "they are owed");
         goes_on(&alone(&flags)).await;
-    }
-}
-
-/// Although the time to pay another order is over.
-#[tokio::test]
-async fn an_order_is_shown_while_redis_takes_no_writes() {
-    let redis = Redis::start().await;
-    let server = on_redis(&redis, &["--pay-within", "1s"]);
-    let order = server.order("iphone", "bob").await.json();
-    assert_eq!(pay(&server, &order, "1").await.status, 200);
-    assert_eq!(server.order("iphone", "alice").await.status, 201);
-    redis.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-    let path = format!("/orders/{}", order["order_id"].as_str().unwrap());
-    for _ in 0..8 {
-        let shown = by(&server, "bob", "GET", &path).await;
-        assert_eq!((shown.status.as_u16(), &shown.json()["paid"]), (200, &true.into()));
-        tokio::time::sleep(std::time::Duration::from_millis(400)).await;
     }
 }
