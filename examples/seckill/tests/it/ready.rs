@@ -48,12 +48,6 @@ async fn a_sale_that_stands_still_says_why() {
         redis.run::<()>(&["CONFIG", "SET", key, right]).await;
         goes_on(&server).await;
     }
-    for right in ["hset", "hdel", "zadd", "zrem", "zpopmin"] {
-        redis.run::<()>(&["ACL", "SETUSER", "default", &format!("-{right}")]).await;
-        stands_still(&server, &["Nothing is sold: the stock can't be read or changed"]).await;
-        redis.run::<()>(&["ACL", "SETUSER", "default", &format!("+{right}")]).await;
-        goes_on(&server).await;
-    }
     redis.run::<()>(&["HSET", "seckill:{iphone}:buyers", "alice", "an order that is lost"]).await;
     stands_still(&server, &["No iphone is sold: Redis has lost"]).await;
     redis.run::<()>(&["DEL", "seckill:{iphone}:buyers"]).await;
