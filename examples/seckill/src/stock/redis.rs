@@ -3,7 +3,7 @@
 //! One task for each SKU reads its level four times a second. What clients poll, whether Redis has lost the
 //! SKU, and when a turn or the time to pay ends, follows from that, whatever the number of clients.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -61,7 +61,7 @@ type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
 #[derive(Default)]
 struct Followers {
     /// Of each history those that there were last, and when one of those before them had left.
-    of_history: HashMap<String, (Vec<String>, Option<Instant>)>,
+    of_history: HashMap<String, (HashSet<String>, Option<Instant>)>,
     /// The most that there ever were.
     most: usize,
 }
@@ -73,8 +73,8 @@ struct Replication {
     confirmed: u32,
     /// The name of what this master and its replicas have written. Another master has another.
     history: String,
-    /// The addresses of those that follow it, which several may share, and whether each has confirmed anything on its
-    /// connection.
+    /// The addresses of those that follow it, and whether each has confirmed anything on its connection. One that has
+    /// connected again may be listed twice for a while.
     online: Vec<(String, bool)>,
 }
 
@@ -82,23 +82,16 @@ impl Replication {
     fn of(info: &str) -> Self {
         let field = |name| info.lines().find_map(|line| line.strip_prefix(name));
         let online = || info.lines().filter(|line| line.contains(",state=online,"));
-        let number = |line: &str, name: &str| {
-            line.split_once(name)?.1.split(',').next()?.parse::<u64>().ok()
-        };
-        let is_in_time = |line: &&str| number(line, ",lag=").is_some_and(|lag| lag <= LAG);
+        let lag = |line: &str| line.split_once(",lag=")?.1.split(',').next()?.parse::<u64>().ok();
         let replica = |line: &str| {
             let address = line.split_once(':')?.1.split_once(",state=")?.0.to_owned();
             Some((address, !line.contains(",offset=0,")))
         };
-        let mut there: Vec<_> = online().filter(is_in_time).filter_map(replica).collect();
-        let confirmed = there.len() as u32;
-        // One that has connected again may be listed twice for a while.
-        let late = online().filter(|line| !is_in_time(line)).filter_map(replica);
-        let is_another = |late: &(String, bool)| !there.iter().any(|it| it.0 == late.0);
-        let late: Vec<_> = late.filter(is_another).collect();
-        there.extend(late);
-        let history = field("master_replid:").unwrap_or_default().to_owned();
-        Self { confirmed, history, online: there }
+        Self {
+            confirmed: online().filter_map(lag).filter(|lag| *lag <= LAG).count() as u32,
+            history: field("master_replid:").unwrap_or_default().to_owned(),
+            online: online().filter_map(replica).collect(),
+        }
     }
 }
 
@@ -114,18 +107,12 @@ impl Followers {
         let (known, left) = self
             .of_history
             .entry(replicas.history.clone())
-            .or_insert_with(|| (Vec::new(), is_missed.then(Instant::now)));
+            .or_insert_with(|| (HashSet::new(), is_missed.then(Instant::now)));
         // One that can't load what its master sends is listed again and again for an instant, and never confirms anything.
-        let count = |all: &[String], it| all.iter().filter(|other| *other == it).count();
-        let (with_data, without): (Vec<_>, Vec<_>) =
-            replicas.online.iter().partition(|(_, has_confirmed)| *has_confirmed);
-        let mut there: Vec<String> = with_data.into_iter().map(|(it, _)| it.clone()).collect();
-        for (it, _) in without {
-            if count(&there, it) < count(known, it) {
-                there.push(it.clone());
-            }
-        }
-        if known.iter().any(|it| count(&there, it) < count(known, it)) {
+        let is_there = |(it, has_confirmed): &&(_, _)| *has_confirmed || known.contains(it);
+        let there: HashSet<_> =
+            replicas.online.iter().filter(is_there).map(|(it, _)| it.clone()).collect();
+        if !known.is_subset(&there) {
             *left = Some(Instant::now());
         }
         self.most = there.len().max(self.most);
@@ -520,33 +507,37 @@ fn is_refusal(outcome: Outcome) -> bool {
 mod tests {
     use super::*;
 
-    /// What one look after another sees: a name for each replica, its offset, and how long ago it has replied.
+    /// What one look after another sees: a history, and a name for each replica, its offset, and how long ago it has
+    /// replied.
     #[test]
     fn replica_that_connects_again_or_has_no_data_has_not_left() {
-        type Look<'a> = &'a [(&'a str, u32, u32)];
-        let cases: [(&[Look], bool); 8] = [
+        type Look<'a> = (&'a str, &'a [(&'a str, u32, u32)]);
+        let cases: &[(&[Look], bool)] = &[
             // It is listed twice, before its master has missed the old connection.
-            (&[&[("a", 1, 0)], &[("a", 1, 0), ("a", 1, 40)], &[("a", 1, 0)]], false),
-            (&[&[("a", 1, 0), ("a", 1, 1)], &[("a", 1, 1)]], true),
-            (&[&[("a", 1, 40), ("a", 1, 40)], &[("a", 1, 40)]], true),
-            (&[&[("a", 1, 0)], &[("a", 0, 0)], &[("a", 1, 0)]], false),
-            (&[&[("a", 1, 0)], &[("a", 1, 0), ("b", 0, 0)], &[("a", 1, 0)]], false),
-            (&[&[("a", 1, 0)], &[("a", 1, 0), ("a", 0, 0)], &[("a", 1, 0)]], false),
-            (&[&[("a", 0, 0)], &[("a", 1, 0)], &[("b", 1, 0)]], true),
-            (&[&[("a", 1, 0), ("b", 1, 0)], &[("a", 1, 0)]], true),
+            (&[("A", &[("a", 1, 0)]), ("A", &[("a", 1, 0), ("a", 1, 40)])], false),
+            (&[("A", &[("a", 1, 0)]), ("A", &[("a", 0, 0)]), ("A", &[("a", 1, 0)])], false),
+            (
+                &[("A", &[("a", 1, 0)]), ("A", &[("b", 0, 0), ("a", 1, 0)]), ("A", &[("a", 1, 9)])],
+                false,
+            ),
+            (&[("A", &[("a", 1, 0), ("b", 1, 0)]), ("A", &[("a", 1, 0)])], true),
+            (&[("A", &[("a", 1, 0)]), ("A", &[("b", 1, 0)])], true),
+            // Of a new or restarted master, it may not be there yet.
+            (&[("A", &[("a", 1, 0)]), ("B", &[("b", 1, 0)]), ("A", &[("a", 1, 0)])], false),
+            (&[("A", &[("a", 1, 0), ("b", 1, 0)]), ("A", &[]), ("B", &[("a", 1, 0)])], true),
         ];
         for (looks, has_left) in cases {
             let mut followers = Followers::default();
-            let mut left = false;
-            for look in looks {
+            let left = looks.iter().map(|(history, replicas)| {
                 let line = |(address, offset, lag): &_| {
                     format!(
                         "slave0:{address},state=online,offset={offset},lag={lag},type=replica\r\n"
                     )
                 };
-                left = followers.see(&Replication::of(&look.iter().map(line).collect::<String>()));
-            }
-            assert_eq!(left, has_left, "{looks:?}");
+                let replicas: String = replicas.iter().map(line).collect();
+                followers.see(&Replication::of(&format!("{replicas}master_replid:{history}\r\n")))
+            });
+            assert_eq!(left.last(), Some(*has_left), "{looks:?}");
         }
     }
 }
