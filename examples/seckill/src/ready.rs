@@ -39,57 +39,44 @@ impl Standstill {
     /// Looks at what this server has last seen of its SKUs and of the opening. Asks nobody.
     pub(crate) fn of(shop: &Shop) -> Option<Self> {
         let Shop { stock, skus, terms, prefix, .. } = shop;
-        let opening = terms.opening.trouble().map(|error| Self {
-            reason: format!("Nothing is sold: the sale can't open. {error}."),
-            hint: format!(
-                "If the key {prefix}:opening holds no time, `redis-cli -c DEL {prefix}:opening` lets the servers \
-                 write it again."
-            ),
-            is_whole: true,
-        });
         let failed: Vec<_> =
             skus.iter().filter_map(|sku| Some((sku, stock.trouble(sku)?))).collect();
-        let lost = |(sku, error): &(_, StockError)| match error {
-            StockError::Lost(_) => Some(*sku),
-            _ => None,
-        };
-        let lost: Vec<&Sku> = failed.iter().filter_map(lost).collect();
-        let is_whole = failed.len() == skus.len();
-        let what = |sku| if is_whole { "Nothing".into() } else { format!("No {sku}") };
-        // A lost SKU does not come back by itself, as others may.
         let is_lost = |it: &&(_, _)| matches!(it.1, StockError::Lost(_));
-        let worst = failed.iter().find(is_lost).or(failed.first());
-        let of_stock = worst.map(|(sku, error)| match error {
-            StockError::Lost(_) => Self {
-                reason: format!("{} is sold: Redis has lost the stock of {sku}.", what(sku)),
-                hint: format!(
+        let lost: Vec<&Sku> = failed.iter().filter(is_lost).map(|(sku, _)| *sku).collect();
+        let opening = terms.opening.trouble();
+        let is_whole = opening.is_some() || failed.len() == skus.len();
+        let (why, hint) = match (&*lost, opening, failed.first()) {
+            // It does not come back by itself, as others may.
+            ([sku, ..], ..) => (
+                format!("Redis has lost the stock of {sku}"),
+                format!(
                     "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what \
                      {prefix}:{{SKU}}:orders and :paid still hold, because the new sale does not know who has paid, and \
                      begin one: `{}`, with -h, -p and -n as in --redis. Then start them.",
                     new_sales(prefix, &lost, lost.len() == skus.len())
                 ),
-                is_whole,
-            },
-            error => Self {
-                reason: format!(
-                    "{} is sold: the stock can't be read or changed. {}.",
-                    what(sku),
-                    // Redis's own messages may end with a full stop.
-                    error.to_string().trim_end_matches('.')
+            ),
+            ([], Some(error), _) => (
+                format!("the sale can't open. {error}"),
+                format!(
+                    "If the key {prefix}:opening holds no time, `redis-cli -c DEL {prefix}:opening` lets the servers \
+                     write it again."
                 ),
-                hint: "Is Redis up, reachable from this server, and ready for writes, with the replicas of \
-                       --min-replicas? Is the login of --redis right, there or at the Sentinels, and has its user the \
-                       rights in SECURITY.md? The log says what is wrong. Once that is mended, the sale goes on by \
-                       itself."
+            ),
+            ([], None, Some((_, error))) => (
+                format!("the stock can't be read or changed. {error}"),
+                "Is Redis up, reachable from this server, and ready for writes, with the replicas of --min-replicas? \
+                 Is the login of --redis right, there or at the Sentinels, and has its user the rights in SECURITY.md? \
+                 The log says what is wrong. Once that is mended, the sale goes on by itself."
                     .into(),
-                is_whole,
-            },
-        });
-        match opening {
-            // It stops the other SKUs too.
-            Some(opening) if !is_whole => Some(opening),
-            opening => of_stock.or(opening),
-        }
+            ),
+            ([], None, None) => return None,
+        };
+        let sku = lost.first().or(failed.first().map(|(sku, _)| sku)).filter(|_| !is_whole);
+        let what = sku.map_or("Nothing".into(), |sku| format!("No {sku}"));
+        // Redis's own messages may end with a full stop.
+        let reason = format!("{what} is sold: {}.", why.trim_end_matches('.'));
+        Some(Self { reason, hint, is_whole })
     }
 }
 

@@ -24,10 +24,9 @@
     ARGV[5] told (count): how many orders and payments there were, as far as a server was told
     ARGV[6] subject (text): the user id; to `pay` the UUID of the order; to `tick` what the draw must be
     ARGV[7] value (text): to `order` the UUID of the new order, to `pay` the id of the payment, to `enter` the place
-      if it is before the opening, to `tick` the UUID of the last order that the server was told of, or empty
+      if it is before the opening, to `tick` the last order or payment that the server was told of, or empty
     ARGV[8] more (text): to `order` in a draw, when the turn of the ticket ends, in microseconds; to `pay` 1 to keep a
-      payment that has bought nothing, and 0 if nobody vouches for it; to `tick` the last payment that the server was
-      told of, or empty
+      payment that has bought nothing, and 0 if nobody vouches for it
     ARGV[9] waits (0 or 1): 1 if changes wait for replicas
 
   Reply:
@@ -66,9 +65,8 @@ local told = tonumber(ARGV[5])
 local is_older = history < told
 if op == 'tick' then
   -- Since then others may have sold as many.
-  is_older = is_older or not known
-    or value ~= '' and not call('HGET', orders, value) and not call('HGET', returned, value)
-    or ARGV[8] ~= '' and not call('HGET', payments, ARGV[8])
+  is_older = is_older or not known or value ~= '' and not call('HGET', orders, value)
+    and not call('HGET', returned, value) and not call('HGET', payments, value)
 end
 if is_older and known ~= 'lost' then
   -- Redis has come back older, and would sell again what is sold. A server that is started later finds this.

@@ -127,14 +127,14 @@ struct OnSale {
     /// The seed of the draw, or what stands there instead.
     kept: String,
     draw: Option<Draw>,
-    /// When the level was read, what it was, and why nothing can be sold all the same.
-    seen: Mutex<(Instant, Result<Level, StockError>, Option<StockError>)>,
+    /// When the level was read, and what it was.
+    seen: Mutex<(Instant, Result<Level, StockError>)>,
+    /// Why nothing can be sold all the same, as the last look or change has told.
+    trouble: Mutex<Option<StockError>>,
     /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
     history: AtomicU64,
-    /// Why the replicas did not confirm what was asked about last, if so.
-    unconfirmed: Mutex<Option<StockError>>,
-    /// The last order and the last payment, as Redis has told for sure.
-    last: Mutex<[String; 2]>,
+    /// The last order or payment of this server, as Redis has told for sure. Who has it has all before it.
+    last: Mutex<String>,
     followers: Mutex<Followers>,
 }
 
@@ -167,7 +167,7 @@ impl OnSale {
         if trouble.is_none() {
             self.history.fetch_max(count, Ordering::Relaxed);
         }
-        lock(&self.unconfirmed).clone_from(&trouble);
+        lock(&self.trouble).clone_from(&trouble);
         trouble
     }
 }
@@ -312,7 +312,7 @@ impl RedisStock {
             let kept = if draw.is_some() { "draw" } else { FIRST_COME };
             tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
         }
-        let unseen = (Instant::now(), Err(StoreError::Unavailable.into()), None);
+        let unseen = (Instant::now(), Err(StoreError::Unavailable.into()));
         let wanted = self.replicas.wanted;
         let nothing = (wanted > 0).then_some(StockError::NotReplicated { confirmed: 0, wanted });
         Ok(OnSale {
@@ -320,9 +320,9 @@ impl RedisStock {
             kept,
             draw,
             seen: Mutex::new(unseen),
-            history: AtomicU64::new(0),
             // Until they have confirmed something.
-            unconfirmed: Mutex::new(nothing),
+            trouble: Mutex::new(nothing),
+            history: AtomicU64::new(0),
             last: Mutex::default(),
             followers: Mutex::default(),
         })
@@ -340,9 +340,8 @@ impl RedisStock {
     /// Reads the level of a SKU, does what its time has come for, and marks it if Redis has lost it.
     async fn look(&self, sku: &Sku) -> Result<(), StockError> {
         let Some(on_sale) = self.on_sale.get(sku) else { return Ok(()) };
-        let OnSale { kept, seen, last, .. } = &**on_sale;
-        let [order, payment] = lock(last).clone();
-        let tick = ["tick".to_owned(), kept.clone(), order, payment];
+        let OnSale { kept, seen, trouble, last, .. } = &**on_sale;
+        let tick = ["tick".to_owned(), kept.clone(), lock(last).clone(), String::new()];
         let looked = self.send(sku, &tick).await.and_then(|Sent { reply, level, trouble }| {
             let [stock, sold, paid, entries, turns, unpaid] = level[..] else {
                 return Err(malformed("expected a level").into());
@@ -361,22 +360,23 @@ impl RedisStock {
             let entries = there(before) - there(level);
             tracing::error!(%sku, entries, "Redis has lost entries: their users have to enter again");
         }
-        match &looked {
-            Ok((level, trouble)) => *seen = (Instant::now(), Ok(*level), trouble.clone()),
+        let (level, found) = match &looked {
+            Ok((level, found)) => (Some(Ok(*level)), found.clone()),
             Err(lost @ StockError::Lost(_)) => {
                 if !matches!(seen.1, Err(StockError::Lost(_))) {
                     tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
                 }
-                *seen = (Instant::now(), Err(lost.clone()), None);
+                (Some(Err(lost.clone())), None)
             }
-            // Until it is stale, the level before is shown. The next look may be at another master, whose replicas have
-            // confirmed nothing yet.
-            Err(error) => {
-                seen.2 = Some(error.clone());
-                if self.replicas.wanted > 0 {
-                    *lock(&on_sale.unconfirmed) = Some(error.clone());
-                }
-            }
+            // Until it is stale, the level before is shown.
+            Err(error) => (None, Some(error.clone())),
+        };
+        // What was not confirmed stays so until the replicas confirm it: the next look may be at another master.
+        if found.is_some() || self.replicas.wanted == 0 || looked.is_err() {
+            *lock(trouble) = found;
+        }
+        if let Some(level) = level {
+            *seen = (Instant::now(), level);
         }
         looked.map(drop)
     }
@@ -387,7 +387,7 @@ impl RedisStock {
 
     pub(super) fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
         let Some(on_sale) = self.on_sale.get(sku) else { return Ok(None) };
-        let (at, level, _) = &*lock(&on_sale.seen);
+        let (at, level) = &*lock(&on_sale.seen);
         if at.elapsed() > STALE {
             return Err(StoreError::Unavailable.into());
         }
@@ -395,9 +395,8 @@ impl RedisStock {
     }
 
     pub(super) fn trouble(&self, sku: &Sku) -> Option<StockError> {
-        let on_sale = self.on_sale.get(sku)?;
-        let at_look = lock(&on_sale.seen).2.clone();
-        at_look.or_else(|| self.level(sku).err()).or_else(|| lock(&on_sale.unconfirmed).clone())
+        let trouble = lock(&self.on_sale.get(sku)?.trouble).clone();
+        trouble.or_else(|| self.level(sku).err())
     }
 
     pub(super) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
@@ -422,7 +421,7 @@ impl RedisStock {
         changed.unwrap_or_else(|_| {
             let late = StockError::from(StoreError::Timeout);
             if let Some(on_sale) = self.on_sale.get(sku) {
-                *lock(&on_sale.unconfirmed) = Some(late.clone());
+                *lock(&on_sale.trouble) = Some(late.clone());
             }
             Err(late)
         })
@@ -469,25 +468,24 @@ impl RedisStock {
         let replicas = (!info.is_empty()).then(|| Replication::of(&info));
         let mut trouble = replicas.as_ref().and_then(|it| on_sale.trouble(it, wanted));
         let is_unsure =
-            now_history > history.load(Ordering::Relaxed) || lock(&on_sale.unconfirmed).is_some();
+            now_history > history.load(Ordering::Relaxed) || lock(&on_sale.trouble).is_some();
         match replicas {
             None if wanted == 0 => drop(history.fetch_max(now_history, Ordering::Relaxed)),
             // Nobody got anything that could be lost.
             Some(_) if is_refusal(outcome) => trouble = None,
             Some(by) if op != "tick" => trouble = on_sale.confirm(by, now_history, wanted).await,
             // A failover may take back what too few replicas have.
-            Some(by) if is_unsure => {
+            Some(by) if is_unsure && trouble.is_none() => {
                 let on_sale = Arc::clone(on_sale);
                 tokio::spawn(async move { on_sale.confirm(by, now_history, wanted).await });
             }
             _ => {}
         }
-        if trouble.is_none() {
-            if op == "pay" && outcome == Outcome::Paid {
-                lock(last)[1].clone_from(&rest[1]);
-            } else if outcome == Outcome::Placed {
-                lock(last)[0].clone_from(&order);
-            }
+        match outcome {
+            _ if trouble.is_some() => {}
+            Outcome::Placed => lock(last).clone_from(&order),
+            Outcome::Paid if op == "pay" => lock(last).clone_from(&rest[1]),
+            _ => {}
         }
         Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })
     }
