@@ -14,7 +14,7 @@ use uuid::Uuid;
 use crate::draw::Draw;
 use crate::names::{Sku, UserId};
 use crate::routes::{PathText, Shop, whole_milliseconds};
-use crate::stock::{Call, Outcome, Reply, StockError};
+use crate::stock::{Call, OnSale, Outcome, Reply, StockError};
 use example_support::problem::Problem;
 
 const TICKET: &str = "x-seckill-ticket";
@@ -34,10 +34,12 @@ pub(crate) async fn with_ticket(
     next: Next,
 ) -> Result<Response, Problem> {
     // The limit turns away who is nobody.
-    if let (Ok((sku, Some(draw))), Ok(user)) = (shop.sku(path), user) {
+    if let (Ok((sku, on_sale)), Ok(user)) = (shop.sku(path), user)
+        && let Some(draw) = on_sale.draw()
+    {
         let ticket = request.headers().get(TICKET).and_then(|it| it.to_str().ok());
         // Whether the turn has ended, the store decides.
-        let end = ticket.and_then(|it| draw.check(&sku, &user, it)).ok_or_else(|| {
+        let end = ticket.and_then(|it| draw.check(sku, &user, it)).ok_or_else(|| {
             let problem = Problem::new(StatusCode::FORBIDDEN, "no-ticket", "It is not your turn");
             shop.meter.count(problem.status());
             problem.detail(format!(
@@ -55,14 +57,13 @@ pub(crate) async fn enter(
     path: PathText,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let entered = async {
-        let (sku, draw) = on_sale(&shop, path)?;
-        if draw.is_none() {
+        let (sku, on_sale) = known(&shop, path)?;
+        if on_sale.draw().is_none() {
             let title = "This SKU goes to who comes first";
             return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
         }
-        let reply = shop.stock.call(&sku, Call::Enter(&user)).await;
-        let reply = reply.map_err(StockError::of_a_change)?;
-        Ok((Json(shown(&shop, &sku, draw, &user, &reply)), reply.outcome))
+        let reply = on_sale.call(Call::Enter(&user)).await.map_err(StockError::of_a_change)?;
+        Ok((Json(shown(&shop, sku, on_sale, &user, &reply)), reply.outcome))
     };
     let entered = entered.await;
     // As an order with that outcome.
@@ -80,21 +81,21 @@ pub(crate) async fn show(
     user: UserId,
     path: PathText,
 ) -> Result<Json<Value>, Problem> {
-    let (sku, draw) = on_sale(&shop, path)?;
-    let reply = shop.stock.call(&sku, Call::Entry(&user)).await?;
-    Ok(Json(shown(&shop, &sku, draw, &user, &reply)))
+    let (sku, on_sale) = known(&shop, path)?;
+    let reply = on_sale.call(Call::Entry(&user)).await?;
+    Ok(Json(shown(&shop, sku, on_sale, &user, &reply)))
 }
 
-fn on_sale(shop: &Shop, path: PathText) -> Result<(Sku, Option<&Draw>), Problem> {
-    let (sku, draw) = shop.sku(path)?;
+fn known(shop: &Shop, path: PathText) -> Result<(&Sku, &OnSale), Problem> {
+    let found = shop.sku(path)?;
     // A seed that Redis has lost may be another one there now.
-    shop.stock.level(&sku).map_err(StockError::of_a_change)?;
-    Ok((sku, draw))
+    found.1.level().map_err(StockError::of_a_change)?;
+    Ok(found)
 }
 
-fn shown(shop: &Shop, sku: &Sku, draw: Option<&Draw>, user: &UserId, reply: &Reply) -> Value {
+fn shown(shop: &Shop, sku: &Sku, on_sale: &OnSale, user: &UserId, reply: &Reply) -> Value {
     let left = reply.left().map(whole_milliseconds);
-    let level = shop.stock.level(sku).ok().flatten().unwrap_or_default();
+    let (draw, level) = (on_sale.draw(), on_sale.level().unwrap_or_default());
     let outcome = if reply.outcome == Outcome::Paid { Outcome::Ordered } else { reply.outcome };
     // Not all at once, and nobody sleeps through half a turn.
     let rush = (RUSH * level.entries).max(Duration::from_secs(2)).min(shop.terms.turn / 2);

@@ -130,8 +130,8 @@ pub(crate) async fn report(shop: Arc<Shop>) {
         metrics::gauge!("seckill_ready").set(f64::from(Standstill::of(&shop).is_none()));
         for sku in &shop.skus {
             let gauge = |name: &'static str| metrics::gauge!(name, "sku" => sku.to_string());
-            let [left, entries, turns] = match shop.stock.level(sku) {
-                Ok(Some(level)) => {
+            let [left, entries, turns] = match shop.stock[sku].level() {
+                Ok(level) => {
                     let left = level.stock.saturating_sub(level.sold);
                     [left, level.entries, level.turns].map(f64::from)
                 }
@@ -147,10 +147,8 @@ pub(crate) async fn report(shop: Arc<Shop>) {
 }
 
 pub(crate) async fn show(State(Operator { shop, fleet, .. }): State<Operator>) -> Json<Value> {
-    let stock = shop
-        .skus
-        .iter()
-        .map(|sku| json!({ "sku": sku, "level": shop.stock.level(sku).ok().flatten() }));
+    let stock =
+        shop.skus.iter().map(|sku| json!({ "sku": sku, "level": shop.stock[sku].level().ok() }));
     let offender = |it: &Offender| {
         let key = String::from_utf8_lossy(it.key().as_bytes());
         json!({ "policy": it.policy(), "key": key, "denials": it.denials() })

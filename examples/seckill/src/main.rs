@@ -37,7 +37,7 @@ use crate::opening::Opening;
 use crate::policies::{Fleet, Limits};
 use crate::ready::new_sales;
 use crate::routes::{Shop, routes};
-use crate::stock::{MemoryStock, RedisStock, Stock, StockError, Terms};
+use crate::stock::{MemoryStock, OnSale, RedisStock, Stock, StockError, Terms};
 use example_support::admin::{Admin, checked, serve};
 use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
@@ -60,7 +60,9 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
         None => {
             tracing::info!("windows, stock and orders are kept in this process");
             let terms = terms(&args, Opening::start(&args, None).await?);
-            let stock = Stock::Memory(MemoryStock::new(&args.stock, terms.clone()));
+            let shelf = |pieces| OnSale::Memory(MemoryStock::new(pieces, terms.clone()));
+            let stock = args.stock.iter().map(|(sku, pieces)| (sku.clone(), shelf(*pieces)));
+            let stock = stock.collect();
             let fleet = SharedPolicies::new(limits, Default::default(), None);
             apps(&args, fleet, stock, terms, MemoryStore::new())?
         }
@@ -109,7 +111,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let fleet = SharedPolicies::new(limits, Default::default(), Some((commands.clone(), prefix)));
     fleet.look().await.map_err(unusable)?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    apps(args, fleet, Stock::Redis(stock), terms, redis.store)
+    apps(args, fleet, stock, terms, redis.store)
 }
 
 fn terms(args: &Args, opening: Opening) -> Terms {
@@ -148,7 +150,7 @@ where
     }
     let user = user_key(args.user_query.as_deref());
     let prefix = args.redis.prefix.clone();
-    let keeps_refunds = args.payment_token.is_some() && matches!(stock, Stock::Redis(_));
+    let keeps_refunds = args.payment_token.is_some() && !args.redis.redis.is_empty();
     let shop = Arc::new(Shop { stock, terms, skus, prefix, user, keeps_refunds, meter });
     let fleet = Arc::new(fleet);
     let limits = fleet.set();

@@ -40,7 +40,7 @@ impl Standstill {
     pub(crate) fn of(shop: &Shop) -> Option<Self> {
         let Shop { stock, skus, terms, prefix, .. } = shop;
         let failed: Vec<_> =
-            skus.iter().filter_map(|sku| Some((sku, stock.trouble(sku)?))).collect();
+            skus.iter().filter_map(|sku| Some((sku, stock[sku].trouble()?))).collect();
         let is_lost = |it: &&(_, _)| matches!(it.1, StockError::Lost(_));
         let lost: Vec<&Sku> = failed.iter().filter(is_lost).map(|(sku, _)| *sku).collect();
         let opening = terms.opening.trouble();

@@ -27,7 +27,7 @@ use crate::names::{OrderId, Sku, UserId};
 use crate::pages;
 use crate::policies::Limits;
 use crate::ready::readyz;
-use crate::stock::{Call, Outcome, Reply, Stock, StockError, Terms};
+use crate::stock::{Call, OnSale, Outcome, Reply, Stock, StockError, Terms};
 use example_support::admin::{AdminError, guarded};
 use example_support::problem::{Problem, WholeBody, no_store, with_fallbacks};
 
@@ -96,7 +96,7 @@ pub(crate) fn routes(
         }
     };
     let mut orders = post(place_order).route_layer(limit);
-    if shop.skus.iter().any(|sku| shop.stock.draw(sku).flatten().is_some()) {
+    if shop.stock.values().any(|it| it.draw().is_some()) {
         let tickets = from_fn_with_state(Arc::clone(&shop), entries::with_ticket);
         orders = orders.route_layer(tickets);
     }
@@ -144,11 +144,11 @@ async fn place(
     path: PathText,
 ) -> Result<Created, Problem> {
     shop.terms.opening.check()?;
-    let (sku, _) = shop.sku(path)?;
+    let (sku, on_sale) = shop.sku(path)?;
     let ticket = ticket.map_or(0, |Extension(Ticket(end))| end);
     let order = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
     let call = Call::Order { user: &user, order: &order, ticket };
-    let reply = shop.stock.call(&sku, call).await.map_err(StockError::of_a_change)?;
+    let reply = on_sale.call(call).await.map_err(StockError::of_a_change)?;
     match reply.outcome {
         Outcome::Placed => {
             tracing::debug!(%order, user = ?user.as_str(), "order placed");
@@ -173,8 +173,8 @@ async fn place(
 }
 
 async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Result<Json<Value>, Problem> {
-    let (sku, draw) = shop.sku(path)?;
-    let level = shop.stock.level(&sku)?.ok_or_else(unknown_sku)?;
+    let (sku, on_sale) = shop.sku(path)?;
+    let (draw, level) = (on_sale.draw(), on_sale.level()?);
     Ok(Json(json!({
         "mode": if draw.is_some() { "draw" } else { FIRST_COME },
         "commitment": draw.map(Draw::commitment),
@@ -203,8 +203,9 @@ async fn order(
     path: PathText,
 ) -> Result<Json<Value>, Problem> {
     let id = order_id(path)?;
-    shop.stock.level(&id.sku)?.ok_or_else(unknown_order)?;
-    let reply = shop.stock.call(&id.sku, Call::Entry(&user)).await?;
+    let on_sale = shop.stock.get(&id.sku).ok_or_else(unknown_order)?;
+    on_sale.level()?;
+    let reply = on_sale.call(Call::Entry(&user)).await?;
     if reply.order != id.uuid.to_string() {
         return Err(unknown_order());
     }
@@ -241,7 +242,7 @@ async fn pay(
             Problem::new(StatusCode::BAD_REQUEST, "bad-payment", "The body names no payment")
                 .detail("The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.")
         })?;
-    if shop.stock.draw(&id.sku).is_none() {
+    let Some(on_sale) = shop.stock.get(&id.sku) else {
         if !shop.keeps_refunds {
             shop.meter.count_payment(Some(Outcome::Unknown));
             return Err(unknown_order());
@@ -251,9 +252,9 @@ async fn pay(
         let title = "This server does not sell the SKU of the order";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-on-sale", title)
             .retry_after(Duration::from_secs(10)));
-    }
+    };
     let call = Call::Pay { order: &id, payment: &payment, is_real: shop.keeps_refunds };
-    let reply = shop.stock.call(&id.sku, call).await;
+    let reply = on_sale.call(call).await;
     shop.meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
     let reply = reply.map_err(StockError::of_a_change)?;
     let refund = |problem: Problem| {
@@ -283,20 +284,16 @@ fn unknown_order() -> Problem {
 }
 
 impl Shop {
-    /// Reads the SKU of the path, and finds its draw, if it has one. A text that can't be a SKU is answered as
-    /// an unknown one is.
-    pub(crate) fn sku(&self, path: PathText) -> Result<(Sku, Option<&Draw>), Problem> {
+    /// Finds the SKU of the path. A text that can't be a SKU is answered as an unknown one is.
+    pub(crate) fn sku(&self, path: PathText) -> Result<(&Sku, &OnSale), Problem> {
         let sku: Option<Sku> = path.ok().and_then(|Path(text)| text.parse().ok());
-        let found = sku.and_then(|sku| self.stock.draw(&sku).map(|draw| (sku, draw)));
-        found.ok_or_else(unknown_sku)
+        let found = sku.and_then(|sku| self.stock.get_key_value(&sku));
+        let title = "No such SKU is for sale";
+        found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "unknown-sku", title))
     }
 
     /// Returns the secret of a draw, which nobody may know before the opening.
     pub(crate) fn secret(&self, draw: Option<&Draw>) -> Option<String> {
         draw.filter(|_| self.terms.opening.opens_in().is_none()).map(Draw::secret)
     }
-}
-
-fn unknown_sku() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "unknown-sku", "No such SKU is for sale")
 }

@@ -1,8 +1,9 @@
-//! [`Stock`]: what is for sale, its draw, and its orders.
+//! [`Stock`]: what is for sale, the draws, and the orders.
 
 mod memory;
 mod redis;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,11 +19,13 @@ use crate::opening::Opening;
 use example_support::logs::Throttle;
 use example_support::problem::{Problem, may_stand};
 
-/// The stock and the orders of a sale, in this process or in Redis.
+/// What is for sale.
+pub(crate) type Stock = HashMap<Sku, OnSale>;
+
+/// The stock and the orders of a SKU, in this process or in Redis.
 ///
-/// In both, a call is one atomic step: never more orders than stock, and never two orders of one user for
-/// one SKU.
-pub(crate) enum Stock {
+/// In both, a call is one atomic step: never more orders than stock, and never two orders of one user.
+pub(crate) enum OnSale {
     Memory(MemoryStock),
     Redis(Arc<RedisStock>),
 }
@@ -153,37 +156,35 @@ impl Level {
     }
 }
 
-impl Stock {
-    /// Makes a call about a SKU on sale.
-    pub(crate) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
+impl OnSale {
+    pub(crate) async fn call(&self, call: Call<'_>) -> Result<Reply, StockError> {
         match self {
-            Self::Memory(stock) => stock.call(sku, call),
-            Self::Redis(stock) => stock.call(sku, call).await,
+            Self::Memory(stock) => Ok(stock.call(call)),
+            Self::Redis(stock) => stock.call(call).await,
         }
     }
 
-    /// Returns the draw of a SKU, or nothing if it is not on sale; and nothing in that if it goes to who comes
-    /// first.
-    pub(crate) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
+    /// Returns the draw, or nothing if it goes to who comes first.
+    pub(crate) fn draw(&self) -> Option<&Draw> {
         match self {
-            Self::Memory(stock) => stock.draw(sku),
-            Self::Redis(stock) => stock.draw(sku),
+            Self::Memory(stock) => stock.draw(),
+            Self::Redis(stock) => stock.draw(),
         }
     }
 
-    /// Returns how much of a SKU is sold, or nothing if it is not for sale.
-    pub(crate) fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
+    /// Returns how much is sold.
+    pub(crate) fn level(&self) -> Result<Level, StockError> {
         match self {
-            Self::Memory(stock) => Ok(stock.level(sku)),
-            Self::Redis(stock) => stock.level(sku),
+            Self::Memory(stock) => Ok(stock.level()),
+            Self::Redis(stock) => stock.level(),
         }
     }
 
-    /// Returns why no piece of a SKU can be sold, if so.
-    pub(crate) fn trouble(&self, sku: &Sku) -> Option<StockError> {
+    /// Returns why no piece can be sold, if so.
+    pub(crate) fn trouble(&self) -> Option<StockError> {
         match self {
             Self::Memory(_) => None,
-            Self::Redis(stock) => stock.trouble(sku),
+            Self::Redis(stock) => stock.trouble(),
         }
     }
 }

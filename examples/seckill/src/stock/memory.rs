@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Call, Level, Outcome, Reply, StockError, Terms};
+use super::{Call, Level, Outcome, Reply, Terms};
 use crate::draw::Draw;
-use crate::names::Sku;
 use crate::opening::since_1970;
 use example_support::lock;
 
-/// Keeps stock and orders in the memory of this process.
+/// Keeps the stock and the orders of a SKU in the memory of this process.
 pub(crate) struct MemoryStock {
-    shelves: HashMap<Sku, (Option<Draw>, Mutex<Shelf>)>,
+    draw: Option<Draw>,
+    shelf: Mutex<Shelf>,
     terms: Terms,
     started: (Instant, Duration),
 }
 
-/// One SKU. `sale.lua` describes the parts. There are no refunds: nobody could read them here.
+/// `sale.lua` describes the parts. There are no refunds: nobody could read them here.
 #[derive(Default)]
 struct Shelf {
     stock: usize,
@@ -64,24 +64,20 @@ fn pop(ranked: &mut Ranked, highest: u64) -> Option<String> {
 }
 
 impl MemoryStock {
-    pub(crate) fn new(skus: &[(Sku, u32)], terms: Terms) -> Self {
-        let shelf = |(sku, stock): &(Sku, u32)| {
-            let draw = if terms.draws { Draw::of(&Draw::seed()) } else { None };
-            let (stock, is_drawn) = (*stock as usize, draw.is_some());
-            (sku.clone(), (draw, Mutex::new(Shelf { stock, is_drawn, ..Shelf::default() })))
-        };
-        let shelves = skus.iter().map(shelf).collect();
-        Self { shelves, terms, started: (Instant::now(), since_1970()) }
+    pub(crate) fn new(pieces: u32, terms: Terms) -> Self {
+        let draw = if terms.draws { Draw::of(&Draw::seed()) } else { None };
+        let (stock, is_drawn) = (pieces as usize, terms.draws);
+        let shelf = Mutex::new(Shelf { stock, is_drawn, ..Shelf::default() });
+        Self { draw, shelf, terms, started: (Instant::now(), since_1970()) }
     }
 
-    pub(super) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
-        self.shelves.get(sku).map(|(draw, _)| draw.as_ref())
+    pub(super) fn draw(&self) -> Option<&Draw> {
+        self.draw.as_ref()
     }
 
-    /// Locks a SKU for all of a call, so that nothing comes between, and does what its time has come for.
-    fn lock(&self, sku: &Sku) -> Option<MutexGuard<'_, Shelf>> {
-        let (_, shelf) = self.shelves.get(sku)?;
-        let mut shelf = lock(shelf);
+    /// Locks it for all of a call, so that nothing comes between, and does what its time has come for.
+    fn lock(&self) -> MutexGuard<'_, Shelf> {
+        let mut shelf = lock(&self.shelf);
         // A clock that never steps.
         let now = self.started.1 + self.started.0.elapsed();
         let opens = self.terms.opening.opens_in().map(|left| now + left);
@@ -90,36 +86,36 @@ impl MemoryStock {
         shelf.opens_us = opens.map(|opens| opens.as_micros() as u64);
         (shelf.turn_us, shelf.pay_us) = (self.terms.turn_us(), self.terms.pay_us());
         shelf.tick();
-        Some(shelf)
+        shelf
     }
 
-    pub(super) fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
-        let mut shelf = self.lock(sku).ok_or_else(|| StockError::Lost(sku.clone()))?;
-        Ok(match call {
+    pub(super) fn call(&self, call: Call<'_>) -> Reply {
+        let mut shelf = self.lock();
+        match call {
             Call::Pay { order, payment, .. } => shelf.pay(&order.uuid.to_string(), payment),
             Call::Order { user, order, ticket } => {
                 shelf.order(user.as_str(), order.uuid.to_string(), ticket)
             }
             Call::Enter(user) => {
-                let place = self.draw(sku).flatten().map_or(0, |draw| draw.score(user));
+                let place = self.draw().map_or(0, |draw| draw.score(user));
                 shelf.enter(user.as_str(), place);
                 shelf.tick();
                 shelf.state(user.as_str())
             }
             Call::Entry(user) => shelf.state(user.as_str()),
-        })
+        }
     }
 
-    pub(super) fn level(&self, sku: &Sku) -> Option<Level> {
-        let shelf = self.lock(sku)?;
-        Some(Level {
+    pub(super) fn level(&self) -> Level {
+        let shelf = self.lock();
+        Level {
             stock: shelf.stock as u32,
             sold: shelf.orders.len() as u32,
             paid: shelf.payments.len() as u32,
             entries: shelf.line.len() as u32,
             turns: shelf.turns.len() as u32,
             unpaid: shelf.unpaid.len() as u32,
-        })
+        }
     }
 }
 

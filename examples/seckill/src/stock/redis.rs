@@ -11,11 +11,12 @@ use std::time::Duration;
 use redis::{Value, pipe};
 use serde::Deserialize;
 use serde::de::IntoDeserializer;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use tower_sliding_window::{RedisCommands, RedisScript, StoreError};
 
-use super::{Call, Level, Outcome, Reply, StockError, Terms};
+use super::{Call, Level, OnSale, Outcome, Reply, Stock, StockError, Terms};
 use crate::draw::{Draw, FIRST_COME};
 use crate::names::{Sku, UserId};
 use example_support::lock;
@@ -43,14 +44,28 @@ const LAG: u64 = 2;
 /// The most masters of a SKU that are remembered: each failover, and each move of its slot, has another.
 const MOST_HISTORIES: usize = 64;
 
-/// Keeps stock and orders in Redis, for every server with the same prefix.
+/// Keeps the stock and the orders of a SKU in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
+    sku: Sku,
+    keys: [String; KEYS.len()],
     commands: RedisCommands,
-    prefix: String,
-    replicas: Replicas,
     script: RedisScript,
+    replicas: Replicas,
     terms: Terms,
-    on_sale: HashMap<Sku, Arc<OnSale>>,
+    /// Those that wait for replicas.
+    callers: UnboundedSender<Caller>,
+    /// The seed of the draw, or what stands there instead.
+    kept: String,
+    draw: Option<Draw>,
+    /// When the level was read, and what it was.
+    seen: Mutex<(Instant, Result<Level, StockError>)>,
+    /// Why nothing can be sold all the same, as the last look or change has told.
+    trouble: Mutex<Option<StockError>>,
+    /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
+    history: AtomicU64,
+    /// The last order or payment of this server, as Redis has told for sure. Who has it has all before it.
+    last: Mutex<String>,
+    followers: Mutex<Followers>,
 }
 
 /// Who wants to know what the replicas have of what was written before, and in which history that was.
@@ -121,57 +136,6 @@ impl Followers {
     }
 }
 
-struct OnSale {
-    /// Those that wait for replicas.
-    callers: mpsc::UnboundedSender<Caller>,
-    /// The seed of the draw, or what stands there instead.
-    kept: String,
-    draw: Option<Draw>,
-    /// When the level was read, and what it was.
-    seen: Mutex<(Instant, Result<Level, StockError>)>,
-    /// Why nothing can be sold all the same, as the last look or change has told.
-    trouble: Mutex<Option<StockError>>,
-    /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
-    history: AtomicU64,
-    /// The last order or payment of this server, as Redis has told for sure. Who has it has all before it.
-    last: Mutex<String>,
-    followers: Mutex<Followers>,
-}
-
-impl OnSale {
-    /// Returns why what the master has may be lost with it, if so.
-    fn trouble(&self, replicas: &Replication, wanted: u32) -> Option<StockError> {
-        let left = lock(&self.followers).see(replicas);
-        let confirmed = replicas.confirmed;
-        if confirmed < wanted {
-            return Some(StockError::NotReplicated { confirmed, wanted });
-        }
-        left.then_some(StockError::ReplicaLeft)
-    }
-
-    /// Returns why what a call to this master has told may be lost with it, if so. Otherwise takes note of how many orders and
-    /// payments there were.
-    async fn confirm(&self, told_by: Replication, count: u64, wanted: u32) -> Option<StockError> {
-        let (caller, replicas) = oneshot::channel();
-        let _ = self.callers.send((told_by.history.clone(), caller));
-        let replicas =
-            replicas.await.map_err(|_| malformed("the task that asks for the replicas has ended"));
-        let confirmed = replicas.and_then(|it| it).map(|mut replicas| {
-            // Another master may lack what this one has told.
-            if replicas.history != told_by.history {
-                replicas.confirmed = 0;
-            }
-            self.trouble(&replicas, wanted)
-        });
-        let trouble = confirmed.unwrap_or_else(|error| Some(error.into()));
-        if trouble.is_none() {
-            self.history.fetch_max(count, Ordering::Relaxed);
-        }
-        lock(&self.trouble).clone_from(&trouble);
-        trouble
-    }
-}
-
 /// What came of a call.
 struct Sent {
     reply: Reply,
@@ -203,7 +167,7 @@ async fn confirm_together(
     commands: RedisCommands,
     replicas: Replicas,
     key: String,
-    mut queue: mpsc::UnboundedReceiver<Caller>,
+    mut queue: UnboundedReceiver<Caller>,
 ) {
     // A caller may come while those before it wait.
     let patience_ms = (replicas.timeout.min(STALE) * 2 / 5).as_millis().max(1) as u64;
@@ -246,103 +210,71 @@ impl RedisStock {
         on_sale: &[(Sku, u32)],
         replicas: Replicas,
         terms: Terms,
-    ) -> Result<Arc<Self>, StockError> {
-        let mut stock = Self {
-            commands,
-            prefix: prefix.to_owned(),
-            replicas,
-            script: RedisScript::new(SALE),
-            terms,
-            on_sale: HashMap::new(),
-        };
+    ) -> Result<Stock, StockError> {
+        // The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so none of them is
+        // the name of a log.
+        let key = |sku: &Sku, what: &str| format!("{prefix}:{{{sku}}}:{what}");
         for (sku, _) in on_sale {
-            let exists = redis::cmd("GET").arg(stock.key(sku, "stock")).to_owned();
-            if stock.commands.query::<Option<String>>(&exists).await?.is_none() {
+            let exists = redis::cmd("GET").arg(key(sku, KEYS[0])).to_owned();
+            if commands.query::<Option<String>>(&exists).await?.is_none() {
                 // It is new, or Redis has lost it: then a running server marks that meanwhile.
                 sleep(MARKED_BY).await;
                 break;
             }
         }
         let queue = |(sku, _): &(Sku, u32)| {
-            let (callers, queue) = mpsc::unbounded_channel();
-            let key = stock.key(sku, "confirmed");
+            let (callers, queue) = unbounded_channel();
+            let key = key(sku, "confirmed");
             tokio::spawn(confirm_together(waiting.clone(), replicas, key, queue));
             callers
         };
         // On a Cluster those of a SKU wait at its node.
         let count = if replicas.on_cluster { on_sale.len() } else { 1 };
         let queues: Vec<_> = on_sale.iter().take(count).map(queue).collect();
-        for (number, (sku, pieces)) in on_sale.iter().enumerate() {
-            let callers = queues[number % count].clone();
-            let put = stock.put_on_sale(sku, *pieces, callers).await?;
-            stock.on_sale.insert(sku.clone(), Arc::new(put));
-            stock.look(sku).await?;
-        }
-        let stock = Arc::new(stock);
-        for (sku, _) in on_sale {
-            tokio::spawn(Arc::clone(&stock).follow(sku.clone()));
+        let mut stock = Stock::new();
+        for ((sku, pieces), callers) in on_sale.iter().zip(queues.iter().cycle()) {
+            let keys = KEYS.map(|what| key(sku, what));
+            let kept = put_on_sale(&commands, sku, *pieces, &keys, terms.draws).await?;
+            let wanted = replicas.wanted;
+            let nothing =
+                (wanted > 0).then_some(StockError::NotReplicated { confirmed: 0, wanted });
+            let opened = Arc::new(Self {
+                sku: sku.clone(),
+                keys,
+                commands: commands.clone(),
+                script: RedisScript::new(SALE),
+                replicas,
+                terms: terms.clone(),
+                callers: callers.clone(),
+                draw: Draw::of(&kept),
+                kept,
+                seen: Mutex::new((Instant::now(), Err(StoreError::Unavailable.into()))),
+                // Until they have confirmed something.
+                trouble: Mutex::new(nothing),
+                history: AtomicU64::new(0),
+                last: Mutex::default(),
+                followers: Mutex::default(),
+            });
+            opened.look().await?;
+            tokio::spawn(Arc::clone(&opened).follow());
+            stock.insert(sku.clone(), OnSale::Redis(opened));
         }
         Ok(stock)
     }
 
-    async fn put_on_sale(
-        &self,
-        sku: &Sku,
-        pieces: u32,
-        callers: mpsc::UnboundedSender<Caller>,
-    ) -> Result<OnSale, StockError> {
-        let [stock, draw] = ["stock", "draw"].map(|what| self.key(sku, what));
-        let mode = if self.terms.draws { Draw::seed() } else { FIRST_COME.to_owned() };
-        let mut set = pipe();
-        // Both or neither: of a stock whose draw is lost, nobody knows the seed.
-        set.cmd("MSETNX").arg(&stock).arg(pieces).arg(&draw).arg(mode).ignore();
-        set.get(&stock).get(&draw);
-        type Kept = (Option<String>, Option<String>);
-        let (Some(pieces_kept), Some(kept)) = self.commands.pipeline::<Kept>(&set).await? else {
-            return Err(StockError::Lost(sku.clone()));
-        };
-        if pieces_kept == LOST {
-            return Err(StockError::Lost(sku.clone()));
-        }
-        if pieces_kept != pieces.to_string() {
-            tracing::warn!(%sku, kept = pieces_kept, asked = pieces, "the stock was set before, and is kept");
-        }
-        let draw = Draw::of(&kept);
-        if draw.is_some() != self.terms.draws {
-            let kept = if draw.is_some() { "draw" } else { FIRST_COME };
-            tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
-        }
-        let unseen = (Instant::now(), Err(StoreError::Unavailable.into()));
-        let wanted = self.replicas.wanted;
-        let nothing = (wanted > 0).then_some(StockError::NotReplicated { confirmed: 0, wanted });
-        Ok(OnSale {
-            callers,
-            kept,
-            draw,
-            seen: Mutex::new(unseen),
-            // Until they have confirmed something.
-            trouble: Mutex::new(nothing),
-            history: AtomicU64::new(0),
-            last: Mutex::default(),
-            followers: Mutex::default(),
-        })
-    }
-
-    async fn follow(self: Arc<Self>, sku: Sku) {
+    async fn follow(self: Arc<Self>) {
         let mut looks = interval(LOOK_EVERY);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            let _ = self.look(&sku).await;
+            let _ = self.look().await;
         }
     }
 
-    /// Reads the level of a SKU, does what its time has come for, and marks it if Redis has lost it.
-    async fn look(&self, sku: &Sku) -> Result<(), StockError> {
-        let Some(on_sale) = self.on_sale.get(sku) else { return Ok(()) };
-        let OnSale { kept, seen, trouble, last, .. } = &**on_sale;
-        let tick = ["tick".to_owned(), kept.clone(), lock(last).clone(), String::new()];
-        let looked = self.send(sku, &tick).await.and_then(|Sent { reply, level, trouble }| {
+    /// Reads the level, does what its time has come for, and marks the SKU if Redis has lost it.
+    async fn look(self: &Arc<Self>) -> Result<(), StockError> {
+        let tick = ["tick".to_owned(), self.kept.clone(), lock(&self.last).clone(), String::new()];
+        let looked = self.send(&tick).await.and_then(|Sent { reply, level, trouble }| {
             let [stock, sold, paid, entries, turns, unpaid] = level[..] else {
                 return Err(malformed("expected a level").into());
             };
@@ -351,7 +283,7 @@ impl RedisStock {
             });
             Ok((Level { stock, sold, paid, entries, turns, unpaid }, refused.or(trouble)))
         });
-        let mut seen = lock(seen);
+        let (sku, mut seen) = (&self.sku, lock(&self.seen));
         let there = |it: &Level| it.entries + it.turns + it.sold;
         if let (Ok(before), Ok((level, _))) = (&seen.1, &looked)
             && there(level) < there(before)
@@ -360,8 +292,8 @@ impl RedisStock {
             let entries = there(before) - there(level);
             tracing::error!(%sku, entries, "Redis has lost entries: their users have to enter again");
         }
-        let (level, found) = match &looked {
-            Ok((level, found)) => (Some(Ok(*level)), found.clone()),
+        let (level, trouble) = match &looked {
+            Ok((level, trouble)) => (Some(Ok(*level)), trouble.clone()),
             Err(lost @ StockError::Lost(_)) => {
                 if !matches!(seen.1, Err(StockError::Lost(_))) {
                     tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
@@ -372,8 +304,8 @@ impl RedisStock {
             Err(error) => (None, Some(error.clone())),
         };
         // What was not confirmed stays so until the replicas confirm it: the next look may be at another master.
-        if found.is_some() || self.replicas.wanted == 0 || looked.is_err() {
-            *lock(trouble) = found;
+        if trouble.is_some() || self.replicas.wanted == 0 || looked.is_err() {
+            *lock(&self.trouble) = trouble;
         }
         if let Some(level) = level {
             *seen = (Instant::now(), level);
@@ -381,27 +313,22 @@ impl RedisStock {
         looked.map(drop)
     }
 
-    pub(super) fn draw(&self, sku: &Sku) -> Option<Option<&Draw>> {
-        self.on_sale.get(sku).map(|it| it.draw.as_ref())
+    pub(super) fn draw(&self) -> Option<&Draw> {
+        self.draw.as_ref()
     }
 
-    pub(super) fn level(&self, sku: &Sku) -> Result<Option<Level>, StockError> {
-        let Some(on_sale) = self.on_sale.get(sku) else { return Ok(None) };
-        let (at, level) = &*lock(&on_sale.seen);
-        if at.elapsed() > STALE {
-            return Err(StoreError::Unavailable.into());
-        }
-        level.clone().map(Some)
+    pub(super) fn level(&self) -> Result<Level, StockError> {
+        let (at, level) = &*lock(&self.seen);
+        if at.elapsed() > STALE { Err(StoreError::Unavailable.into()) } else { level.clone() }
     }
 
-    pub(super) fn trouble(&self, sku: &Sku) -> Option<StockError> {
-        let trouble = lock(&self.on_sale.get(sku)?.trouble).clone();
-        trouble.or_else(|| self.level(sku).err())
+    pub(super) fn trouble(&self) -> Option<StockError> {
+        let trouble = lock(&self.trouble).clone();
+        trouble.or_else(|| self.level().err())
     }
 
-    pub(super) async fn call(&self, sku: &Sku, call: Call<'_>) -> Result<Reply, StockError> {
+    pub(super) async fn call(self: &Arc<Self>, call: Call<'_>) -> Result<Reply, StockError> {
         let of = |user: &UserId| user.as_str().to_owned();
-        let place = |user| self.draw(sku).flatten().map_or(0, |draw| draw.score(user)).to_string();
         let (op, subject, value, ticket) = match call {
             Call::Order { user, order, ticket } => {
                 ("order", of(user), order.uuid.to_string(), ticket)
@@ -409,32 +336,33 @@ impl RedisStock {
             Call::Pay { order, payment, is_real } => {
                 ("pay", order.uuid.to_string(), payment.to_owned(), u64::from(is_real))
             }
-            Call::Enter(user) => ("enter", of(user), place(user), 0),
+            Call::Enter(user) => {
+                let place = self.draw().map_or(0, |draw| draw.score(user));
+                ("enter", of(user), place.to_string(), 0)
+            }
             Call::Entry(user) => ("entry", of(user), String::new(), 0),
         };
         let call = [op.to_owned(), subject, value, ticket.to_string()];
         if op == "entry" || self.replicas.wanted == 0 {
-            return self.change(sku, &call).await;
+            return self.change(&call).await;
         }
         // What it has sent goes on if its time is over, and the circuit breaker learns of it.
-        let changed = timeout(2 * self.replicas.timeout, self.change(sku, &call)).await;
+        let changed = timeout(2 * self.replicas.timeout, self.change(&call)).await;
         changed.unwrap_or_else(|_| {
             let late = StockError::from(StoreError::Timeout);
-            if let Some(on_sale) = self.on_sale.get(sku) {
-                *lock(&on_sale.trouble) = Some(late.clone());
-            }
+            *lock(&self.trouble) = Some(late.clone());
             Err(late)
         })
     }
 
-    async fn change(&self, sku: &Sku, call: &[String; 4]) -> Result<Reply, StockError> {
-        let sent = match self.send(sku, call).await {
+    async fn change(self: &Arc<Self>, call: &[String; 4]) -> Result<Reply, StockError> {
+        let sent = match self.send(call).await {
             // Redis may have made the change. To make it again is safe. After a timeout there is no time left
             // for that.
             Err(StockError::Store(error))
                 if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
             {
-                self.send(sku, call).await.map_err(|_| error)?
+                self.send(call).await.map_err(|_| error)?
             }
             sent => sent?,
         };
@@ -442,59 +370,110 @@ impl RedisStock {
     }
 
     /// Sends a call to the script. A change waits for the replicas.
-    async fn send(&self, sku: &Sku, call: &[String; 4]) -> Result<Sent, StockError> {
+    async fn send(self: &Arc<Self>, call: &[String; 4]) -> Result<Sent, StockError> {
         let [op, rest @ ..] = call;
-        let keys = KEYS.map(|what| self.key(sku, what));
-        let Some(on_sale) = self.on_sale.get(sku) else {
-            return Err(StockError::Lost(sku.clone()));
-        };
-        let OnSale { draw, history, last, .. } = &**on_sale;
-        let opening = draw.as_ref().map(|_| self.terms.opening.micros().to_string());
+        let opening = self.draw.as_ref().map(|_| self.terms.opening.micros().to_string());
         let mut arguments = vec![op.clone(), opening.unwrap_or_default()];
-        let numbers = [self.terms.turn_us(), self.terms.pay_us(), history.load(Ordering::Relaxed)];
+        let history = self.history.load(Ordering::Relaxed);
+        let numbers = [self.terms.turn_us(), self.terms.pay_us(), history];
         arguments.extend(numbers.map(|it| it.to_string()));
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;
         arguments.push(u8::from(wanted > 0).to_string());
-        let told: Told = self.commands.script(&self.script, &keys, &arguments).await?;
-        let (outcome, order, number, now_us, news_us, now_history, level, info) = told;
+        let told: Told = self.commands.script(&self.script, &self.keys, &arguments).await?;
+        let (outcome, order, number, now_us, news_us, history, level, info) = told;
         let parsed: Result<Outcome, serde::de::value::Error> =
             Outcome::deserialize(outcome.as_str().into_deserializer());
         let outcome = parsed.map_err(malformed)?;
         if outcome == Outcome::Lost {
             // It is not set again: the orders are lost with it, and would be sold twice.
-            return Err(StockError::Lost(sku.clone()));
+            return Err(StockError::Lost(self.sku.clone()));
         }
         let replicas = (!info.is_empty()).then(|| Replication::of(&info));
-        let mut trouble = replicas.as_ref().and_then(|it| on_sale.trouble(it, wanted));
+        let mut trouble = replicas.as_ref().and_then(|it| self.risk(it));
         let is_unsure =
-            now_history > history.load(Ordering::Relaxed) || lock(&on_sale.trouble).is_some();
+            history > self.history.load(Ordering::Relaxed) || lock(&self.trouble).is_some();
         match replicas {
-            None if wanted == 0 => drop(history.fetch_max(now_history, Ordering::Relaxed)),
+            None if wanted == 0 => drop(self.history.fetch_max(history, Ordering::Relaxed)),
             // Nobody got anything that could be lost.
             Some(_) if is_refusal(outcome) => trouble = None,
-            Some(by) if op != "tick" => trouble = on_sale.confirm(by, now_history, wanted).await,
+            Some(by) if op != "tick" => trouble = self.confirm(by, history).await,
             // A failover may take back what too few replicas have.
             Some(by) if is_unsure && trouble.is_none() => {
-                let on_sale = Arc::clone(on_sale);
-                tokio::spawn(async move { on_sale.confirm(by, now_history, wanted).await });
+                let stock = Arc::clone(self);
+                tokio::spawn(async move { stock.confirm(by, history).await });
             }
             _ => {}
         }
         match outcome {
             _ if trouble.is_some() => {}
-            Outcome::Placed => lock(last).clone_from(&order),
-            Outcome::Paid if op == "pay" => lock(last).clone_from(&rest[1]),
+            Outcome::Placed => lock(&self.last).clone_from(&order),
+            Outcome::Paid if op == "pay" => lock(&self.last).clone_from(&rest[1]),
             _ => {}
         }
         Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })
     }
 
-    /// The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so
-    /// none of them is the name of a log.
-    fn key(&self, sku: &Sku, what: &str) -> String {
-        format!("{}:{{{sku}}}:{what}", self.prefix)
+    /// Returns why what the master has may be lost with it, if so.
+    fn risk(&self, replicas: &Replication) -> Option<StockError> {
+        let left = lock(&self.followers).see(replicas);
+        let (confirmed, wanted) = (replicas.confirmed, self.replicas.wanted);
+        if confirmed < wanted {
+            return Some(StockError::NotReplicated { confirmed, wanted });
+        }
+        left.then_some(StockError::ReplicaLeft)
     }
+
+    /// Returns why what a call to this master has told may be lost with it, if so. Otherwise takes note of how many orders and
+    /// payments there were.
+    async fn confirm(&self, told_by: Replication, count: u64) -> Option<StockError> {
+        let (caller, replicas) = oneshot::channel();
+        let _ = self.callers.send((told_by.history.clone(), caller));
+        let replicas =
+            replicas.await.map_err(|_| malformed("the task that asks for the replicas has ended"));
+        let confirmed = replicas.and_then(|it| it).map(|mut replicas| {
+            // Another master may lack what this one has told.
+            if replicas.history != told_by.history {
+                replicas.confirmed = 0;
+            }
+            self.risk(&replicas)
+        });
+        let trouble = confirmed.unwrap_or_else(|error| Some(error.into()));
+        if trouble.is_none() {
+            self.history.fetch_max(count, Ordering::Relaxed);
+        }
+        lock(&self.trouble).clone_from(&trouble);
+        trouble
+    }
+}
+
+/// Sets the stock and the draw of a SKU that is new. Returns the seed that Redis keeps, or what stands there instead.
+async fn put_on_sale(
+    commands: &RedisCommands,
+    sku: &Sku,
+    pieces: u32,
+    keys: &[String; KEYS.len()],
+    draws: bool,
+) -> Result<String, StockError> {
+    let [stock, .., draw] = keys;
+    let mode = if draws { Draw::seed() } else { FIRST_COME.to_owned() };
+    let mut set = pipe();
+    // Both or neither: of a stock whose draw is lost, nobody knows the seed.
+    set.cmd("MSETNX").arg(stock).arg(pieces).arg(draw).arg(mode).ignore();
+    set.get(stock).get(draw);
+    let found = commands.pipeline::<(Option<String>, Option<String>)>(&set).await?;
+    let (Some(there), Some(kept)) = found else { return Err(StockError::Lost(sku.clone())) };
+    if there == LOST {
+        return Err(StockError::Lost(sku.clone()));
+    }
+    if there != pieces.to_string() {
+        tracing::warn!(%sku, kept = there, asked = pieces, "the stock was set before, and is kept");
+    }
+    if draws == (kept == FIRST_COME) {
+        let kept = if draws { FIRST_COME } else { "draw" };
+        tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
+    }
+    Ok(kept)
 }
 
 fn is_refusal(outcome: Outcome) -> bool {
