@@ -38,8 +38,8 @@ pub(crate) type Fleet = SharedPolicies<Limits>;
 
 /// The policies in front of the order route: those of the flags, and what is in force.
 pub(crate) struct Limits {
-    user: (Policy, PolicyHandle),
-    ip: Option<(Policy, PolicyHandle)>,
+    /// Those that an operator can change: of users, and of addresses that are in none of the networks.
+    changing: Vec<(Policy, PolicyHandle)>,
     /// The networks of `--nat`.
     nets: Arc<[IpNet]>,
     /// Those of addresses that are in none of these networks, and then those of each network.
@@ -47,11 +47,11 @@ pub(crate) struct Limits {
 }
 
 /// The policies of the addresses of a network.
-struct Network {
-    ip: Option<PolicyHandle>,
+pub(crate) struct Network {
+    pub(crate) ip: Option<PolicyHandle>,
     accounts: Option<PolicyHandle>,
     /// Kept in this process.
-    reads: Option<PolicyHandle>,
+    pub(crate) reads: Option<PolicyHandle>,
 }
 
 impl Limits {
@@ -65,60 +65,60 @@ impl Limits {
             // Without a penalty no ban is enforced.
             user = user.penalty(Penalty::manual());
         }
-        let limit = |policy: Policy| Ok((policy.clone(), PolicyHandle::try_new(policy)?));
-        let ip = args.ip_quota.clone().map(|policy| limit(policy.named(IP).keep_for(KEPT)));
-        let ip = ip.transpose()?;
-        let mut networks = vec![Network {
-            ip: ip.as_ref().map(|(_, handle)| handle.clone()),
-            accounts: args.accounts.map(accounts),
-            reads: args.ip_quota.as_ref().map(|_| reads(READS_OF_ADDRESS)),
-        }];
-        for ((_, users), usual) in args.nat.iter().zip(args.accounts.iter().cycle()) {
-            let more = |quota: &Quota| {
-                let limit = quota.limit().saturating_mul(*users).div_ceil(usual.limit());
-                Quota::new(limit, quota.window())
+        let user = PolicyHandle::try_new(user)?;
+        let of_network = |users: Option<u32>| {
+            let more = |quota: &Quota| match users.zip(args.accounts) {
+                Some((users, usual)) => {
+                    let limit = quota.limit().saturating_mul(users).div_ceil(usual.limit());
+                    Quota::new(limit, quota.window())
+                }
+                None => *quota,
             };
             let ip = args.ip_quota.as_ref().map(|usual| {
                 let quotas = usual.quotas().iter().map(more);
-                PolicyHandle::new(quotas.fold(Policy::new(IP), Policy::quota).keep_for(KEPT))
+                PolicyHandle::try_new(quotas.fold(Policy::new(IP), Policy::quota).keep_for(KEPT))
             });
-            let accounts = Some(accounts(Quota::new(*users, usual.window())));
-            let reads = args.ip_quota.as_ref().map(|_| reads(more(&READS_OF_ADDRESS)));
-            networks.push(Network { ip, accounts, reads });
-        }
+            let reads = Policy::new("read-ip").quota(more(&READS_OF_ADDRESS));
+            let reads = ip.as_ref().map(|_| PolicyHandle::new(reads));
+            let accounts = args.accounts.as_ref().map(|usual| {
+                PolicyHandle::new(Policy::new(ACCOUNTS).quota(more(usual)).distinct())
+            });
+            Ok(Network { ip: ip.transpose()?, accounts, reads })
+        };
+        let users = args.nat.iter().map(|(_, users)| Some(*users));
+        let networks = [None].into_iter().chain(users).map(of_network);
+        let networks = networks.collect::<Result<Vec<_>, PolicyError>>()?;
+        let changing = [&user].into_iter().chain(&networks[0].ip);
+        let changing = changing.map(|it| (Policy::clone(&it.get()), it.clone())).collect();
         let nets = args.nat.iter().map(|(net, _)| *net).collect();
-        Ok(Self { user: limit(user)?, ip, nets, networks })
+        Ok(Self { changing, nets, networks })
     }
 
-    /// Adds the rules of addresses: how many requests an address may send and, if there is an extractor of
-    /// users, for how many of them. A request with a ticket passes: it has entered once.
+    /// Adds rules of addresses, with some policies of their networks. A request with a ticket passes: it has entered once.
     pub(crate) fn of_addresses(
         &self,
         mut layer: SlidingWindowLayer,
         address: &IpExtractor,
-        user: Option<impl KeyExtractor + Clone>,
+        policy: impl Fn(&Network) -> &Option<PolicyHandle>,
     ) -> SlidingWindowLayer {
-        for (number, Network { ip, accounts, .. }) in self.networks.iter().enumerate() {
-            let here = self.here(number, address);
-            if let Some(ip) = ip {
-                layer = layer.rule(ip, here.clone());
-            }
-            if let (Some(accounts), Some(user)) = (accounts, &user) {
-                layer = layer.rule_distinct(accounts, here, user.clone());
+        for (number, network) in self.networks.iter().enumerate() {
+            if let Some(policy) = policy(network) {
+                layer = layer.rule(policy, self.here(number, address));
             }
         }
         layer
     }
 
-    /// Adds the rules of addresses for those that look up orders and entries.
-    pub(crate) fn of_readers(
+    /// Adds the rules about how many users of an address may enter.
+    pub(crate) fn of_accounts(
         &self,
         mut layer: SlidingWindowLayer,
         address: &IpExtractor,
+        user: &Arc<dyn KeyExtractor>,
     ) -> SlidingWindowLayer {
         for (number, network) in self.networks.iter().enumerate() {
-            if let Some(reads) = &network.reads {
-                layer = layer.rule(reads, self.here(number, address));
+            if let Some(accounts) = &network.accounts {
+                layer = layer.rule_distinct(accounts, self.here(number, address), user.clone());
             }
         }
         layer
@@ -149,15 +149,11 @@ impl Limits {
     }
 
     pub(crate) fn user(&self) -> PolicyHandle {
-        self.user.1.clone()
+        self.changing[0].1.clone()
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.all().any(|(policy, _)| policy.name() == name)
-    }
-
-    fn all(&self) -> impl Iterator<Item = &(Policy, PolicyHandle)> {
-        [&self.user].into_iter().chain(&self.ip)
+        self.changing.iter().any(|(policy, _)| policy.name() == name)
     }
 
     /// Returns what each policy is set to. What operators have set for a policy that this server does not
@@ -168,7 +164,7 @@ impl Limits {
             Some(quotas) => Ok(quotas.parse::<Policy>()?.keep_for(KEPT)),
             None => Ok(base.clone()),
         };
-        self.all().map(set).collect()
+        self.changing.iter().map(set).collect()
     }
 }
 
@@ -181,7 +177,7 @@ impl PolicySet for Limits {
     }
 
     fn apply(&self, changes: &Changes) -> Result<(), PolicyError> {
-        for ((_, handle), policy) in self.all().zip(self.with(changes)?) {
+        for ((_, handle), policy) in self.changing.iter().zip(self.with(changes)?) {
             let change = handle.set(policy)?;
             if change.to_string() != change.name() {
                 tracing::info!(%change, "quotas have changed");
@@ -189,14 +185,6 @@ impl PolicySet for Limits {
         }
         Ok(())
     }
-}
-
-fn reads(quota: Quota) -> PolicyHandle {
-    PolicyHandle::new(Policy::new("read-ip").quota(quota))
-}
-
-fn accounts(quota: Quota) -> PolicyHandle {
-    PolicyHandle::new(Policy::new(ACCOUNTS).quota(quota).distinct())
 }
 
 /// Returns the number of the first network that has this address, counted from 1, or 0.
@@ -213,7 +201,7 @@ fn network_of(nets: &[IpNet], address: &Key) -> usize {
 
 /// Shows the policies in force, and the version of what operators have set.
 pub(crate) async fn shown(fleet: &Fleet) -> Value {
-    let policies = fleet.set().all().map(|(_, handle)| {
+    let policies = fleet.set().changing.iter().map(|(_, handle)| {
         let policy = handle.get();
         let quotas: Vec<String> = policy.quotas().iter().map(ToString::to_string).collect();
         let penalty = policy.get_penalty().map(ToString::to_string);

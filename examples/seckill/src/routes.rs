@@ -12,7 +12,6 @@ use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tower_sliding_window::key::IpExtractor;
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
     FailurePolicy, KeyExtractor, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
@@ -69,14 +68,14 @@ pub(crate) fn routes(
     if args.admin.admin.is_some() {
         limit = shop.meter.watch(limit);
     }
-    let entry_limit = limits.of_addresses(limit.clone(), &address, Some(user.clone()));
-    let limit = limits.of_addresses(limit, &address, None::<IpExtractor>);
+    let limit = limits.of_addresses(limit, &address, |it| &it.ip);
+    let entry_limit = limits.of_accounts(limit.clone(), &address, &user);
     // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
     // check. Entries are counted here first: one that `accounts` denies counts nowhere else, and would ask Redis each time.
     let [read_limit, entries_here] = [("read", READS), ("entry", ENTRIES)].map(|(name, quota)| {
         let policy = Policy::new(name).quota(quota);
         let limit = SlidingWindowLayer::new(policy, user.clone(), MemoryStore::new());
-        limits.of_readers(limit, &address)
+        limits.of_addresses(limit, &address, |it| &it.reads)
     });
     // If there is no room here, Redis decides as ever.
     let mut entries_here = entries_here.failure_policy(FailurePolicy::Open);
