@@ -2,7 +2,7 @@
 //! program again.
 
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::{fs, io};
+use std::io;
 
 /// Reads how much memory a process takes, `VmRSS`, or has ever taken, `VmHWM`, in kB. `self` is this process.
 pub fn memory_kb(process: &str, what: &str) -> u64 {
@@ -32,13 +32,6 @@ impl Process {
         self.0.id()
     }
 
-    /// Returns the ids of the processes that it has started and not waited for.
-    pub fn children(&self) -> Vec<u32> {
-        let processes = fs::read_dir("/proc").expect("there is /proc, on Linux");
-        let ids = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        ids.filter(|id| parent(*id) == Some(self.id())).collect()
-    }
-
     /// Sends a signal such as `TERM` or `STOP`.
     pub fn signal(&self, name: &str) {
         // A shell has `kill` also where no program of that name is.
@@ -58,12 +51,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// Returns the parent of a process, unless that is gone.
-fn parent(id: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{id}/status")).ok()?;
-    status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse().ok())
 }
 
 /// Runs an ignored test of this test program, for example `faults::worker_process`, as a process of its own in an

@@ -84,11 +84,6 @@ impl Program {
         self.process.signal(name);
     }
 
-    /// Returns the ids of the processes that it has started and not waited for.
-    pub fn children(&self) -> Vec<u32> {
-        self.process.children()
-    }
-
     /// Waits until it stops; returns how, what it logged, and what else it printed.
     pub fn stopped(mut self) -> (ExitStatus, String, Vec<String>) {
         let deadline = Instant::now() + PATIENCE;

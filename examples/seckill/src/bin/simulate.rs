@@ -11,7 +11,7 @@ use std::time::Duration;
 use axum::body::{Body, to_bytes};
 use axum::http::Request;
 use axum::http::header::RETRY_AFTER;
-use clap::{Parser, ValueEnum, value_parser};
+use clap::{Parser, value_parser};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
@@ -19,8 +19,6 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
-use tokio::signal::ctrl_c;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -51,9 +49,10 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>
 #[derive(Clone, Parser)]
 #[command(name = "simulate")]
 struct Args {
-    /// What each account of a bot does.
-    #[arg(long, value_enum, default_value = "one-shot")]
-    strategy: Strategy,
+    /// From how many seconds before the opening on each account of a bot sends two requests a second, such as 60, the
+    /// whole window of a quota. With 0 it does what a customer does, at the very opening.
+    #[arg(long, default_value = "0", value_parser = value_parser!(u32).range(..=100))]
+    hammer: u32,
     /// Customers. Each clicks once, and once more if it is told when.
     #[arg(long, default_value = "2000", value_parser = value_parser!(u32).range(1..=20_000))]
     honest: u32,
@@ -84,36 +83,11 @@ struct Args {
     flags: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Strategy {
-    /// What a customer does, at the very opening.
-    OneShot,
-    /// Two requests a second, from five seconds before the opening on.
-    #[value(name = "hammer-5s")]
-    Hammer5s,
-    /// The same from a whole window of 60 s before the opening on.
-    HammerWindow,
-}
-
 #[tokio::main]
 async fn main() -> ExitCode {
-    // What runs for it ends with the future, also when this program is asked to stop.
-    let played = tokio::select! {
-        played = run(Args::parse()) => played,
-        stopped = stopped() => stopped,
-    };
-    let Err(error) = played else { return ExitCode::SUCCESS };
+    let Err(error) = run(Args::parse()).await else { return ExitCode::SUCCESS };
     eprintln!("error: {error}");
     ExitCode::FAILURE
-}
-
-async fn stopped() -> Result<()> {
-    let mut terminated = signal(SignalKind::terminate())?;
-    tokio::select! {
-        _ = terminated.recv() => {}
-        interrupted = ctrl_c() => interrupted?,
-    }
-    Err("stopped".into())
 }
 
 async fn run(mut args: Args) -> Result<()> {
@@ -140,19 +114,23 @@ async fn run(mut args: Args) -> Result<()> {
 
 /// Returns the sales of the README.
 fn table(args: &Args) -> Vec<Args> {
-    use Strategy::{Hammer5s, HammerWindow, OneShot};
-    let once = [(OneShot, 100, 20, 0), (OneShot, 1000, 20, 0), (OneShot, 100, 200, 0)];
-    let more = [(OneShot, 1000, 200, 0), (OneShot, 100, 20, 60), (Hammer5s, 100, 20, 0)];
-    let cases = once.into_iter().chain(more).chain([(HammerWindow, 100, 20, 0)]);
-    let sale = |mode, (strategy, stock, addresses, nat_share)| {
+    // How long bots hammer, the stock, the addresses of bots, and how many customers have a carrier.
+    let cases = [
+        (0, 100, 20, 0),
+        (0, 1000, 20, 0),
+        (0, 100, 200, 0),
+        (0, 1000, 200, 0),
+        (0, 100, 20, 60),
+        (5, 100, 20, 0),
+        (60, 100, 20, 0),
+    ];
+    let sale = |mode, (hammer, stock, addresses, nat_share)| {
         let nat = (nat_share > 0).then_some("--nat=100.64.0.0/30=1000");
         let flags = nat.into_iter().chain(mode).map(str::to_owned).chain(args.flags.clone());
-        Args { strategy, stock, addresses, nat_share, flags: flags.collect(), ..args.clone() }
+        Args { hammer, stock, addresses, nat_share, flags: flags.collect(), ..args.clone() }
     };
-    [Some("--first-come"), None]
-        .iter()
-        .flat_map(|mode| cases.clone().map(|case| sale(*mode, case)))
-        .collect()
+    let modes = [Some("--first-come"), None];
+    modes.iter().flat_map(|mode| cases.map(|case| sale(*mode, case))).collect()
 }
 
 /// Starts a process that ends with the sale.
@@ -180,11 +158,7 @@ async fn server(args: &Args, redis: &str, opens_in: Duration) -> Result<(Child, 
     command.args(["--opens-in", &format!("{}s", opens_in.as_secs())]);
     command.args(["--stock", &format!("sku={}", args.stock)]).args(&args.flags);
     // What an operator has set for a sale of their own is not for this one.
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("SECKILL_") {
-            command.env_remove(name);
-        }
-    }
+    command.env_clear();
     let mut process = start(command.env("RUST_LOG", "error").stdout(Stdio::piped()))?;
     let out = BufReader::new(process.stdout.take().ok_or("no stdout")?);
     let line = out.lines().next_line().await?.unwrap_or_default();
@@ -218,7 +192,7 @@ type Answer = (u16, Option<Duration>, Value);
 
 impl Shop {
     async fn open(args: &Args, redis: &str) -> Result<Self> {
-        let lead = SECOND * [0, 5, 60][args.strategy as usize];
+        let lead = SECOND * args.hammer;
         let start = || server(args, redis, LEAD + lead);
         let mut shop = Self {
             servers: [start().await?, start().await?],
@@ -384,7 +358,8 @@ fn actors(args: &Args) -> impl Iterator<Item = Actor> {
 async fn play(args: &Args) -> Result<String> {
     let (_redis, url) = redis().await?;
     let shop = Arc::new(Shop::open(args, &url).await?);
-    eprintln!("{:?}, stock {}, servers with {:?}", args.strategy, args.stock, args.flags);
+    let bots = if args.hammer > 0 { format!("hammer-{}s", args.hammer) } else { "one-shot".into() };
+    eprintln!("{bots}, stock {}, servers with {:?}", args.stock, args.flags);
     let mut all = JoinSet::new();
     for mut actor in actors(args) {
         let shop = Arc::clone(&shop);
@@ -405,9 +380,8 @@ async fn play(args: &Args) -> Result<String> {
     }
     let share = |part, whole: u64| 100.0 * part as f64 / whole as f64;
     Ok(format!(
-        "| {} | {} | {} | {} % | {stock} | {:.1} % | {:.1} % | {} | {} | {} |",
+        "| {} | {bots} | {} | {} % | {stock} | {:.1} % | {:.1} % | {} | {} | {} |",
         if shop.is_draw { "draw" } else { "first come" },
-        args.strategy.to_possible_value().as_ref().map_or("", |it| it.get_name()),
         args.addresses,
         args.nat_share,
         share(count(|it| it.is_admitted && !it.is_honest), count(|it| it.is_admitted)),

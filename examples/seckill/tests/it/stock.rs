@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use test_support::program::{Program, command};
+use test_support::program::Program;
 use test_support::proxy::{Fault, Proxy};
 use test_support::server_process::fails;
 use test_support::{Redis, eventually};
@@ -209,20 +209,4 @@ fn a_sale_under_robots_is_simulated() {
     // Three accounts of each bot, and three of the five customers behind each address of the carrier.
     assert_eq!(row[1..7], ["draw", "one-shot", "20", "20 %", "10", "15.8 %"], "{row:?}");
     assert_eq!(row[8..11], ["8", "3", "0"], "{row:?}");
-}
-
-#[tokio::test]
-async fn a_simulation_that_is_stopped_leaves_nothing_behind() {
-    let flags = ["--server", SECKILL];
-    let simulation = Program::start(&mut command(env!("CARGO_BIN_EXE_simulate"), &flags));
-    let are_three = async || simulation.children().len() == 3;
-    eventually("Redis and two servers run", are_three).await;
-    let children = simulation.children();
-    simulation.signal("TERM");
-    assert!(!simulation.stopped().0.success());
-    for child in children {
-        // One that has ended, and that nobody has waited for, has no command line.
-        let line = async || std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
-        eventually("it has ended", async || line().await.is_empty()).await;
-    }
 }
