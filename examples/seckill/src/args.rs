@@ -142,9 +142,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = penalty_length)]
     pub(crate) turn: Duration,
 
-    /// How long an order holds its piece until it is paid, or `off` if it needs no payment.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = pay_within)]
-    pub(crate) pay_within: OrOff<Duration>,
+    /// How long an order holds its piece until it is paid.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = penalty_length)]
+    pub(crate) pay_within: Duration,
 
     /// Token that the payment provider sends to POST /orders/ORDER/payment, 16 characters or more. Without it
     /// everybody can say that an order is paid. Every user of this machine can see it in `ps`: better set
@@ -204,10 +204,6 @@ fn or_off<T: FromStr<Err: Display>>(text: &str) -> Result<OrOff<T>, FlagError> {
             .map(Some)
             .map_err(|error| format!("{error}; to turn the limit off, write off").into()),
     }
-}
-
-fn pay_within(text: &str) -> Result<OrOff<Duration>, FlagError> {
-    if text == "off" { Ok(None) } else { Ok(Some(penalty_length(text)?)) }
 }
 
 /// Reads a network and how many users an address there may have, written `CIDR=USERS`.

@@ -119,14 +119,14 @@ fn shown(shop: &Shop, sku: &Sku, on_sale: &OnSale, user: &UserId, reply: &Reply)
         Outcome::Waiting => {
             // The pieces that can still come, and how long one user can hold each of them. The turn comes by then if
             // those before use all their time and leave a piece.
-            let pieces = level.stock.saturating_sub(level.gone()).max(1);
+            let pieces = level.stock.saturating_sub(level.paid).max(1);
             let rounds = reply.number.div_ceil(pieces.into());
-            let held = shop.terms.turn + shop.terms.pay_within.unwrap_or_default();
+            let held = shop.terms.turn + shop.terms.pay_within;
             shown["place"] = reply.number.into();
             shown["estimate_ms"] = whole_milliseconds(held).saturating_mul(rounds).into();
             // There can be a turn for this user when one of those that run, or a time to pay, has ended for each
             // user until this one. Those that begin from now on, turns and orders, end later than this:
-            let next = shop.terms.pay_within.map_or(shop.terms.turn, |it| it.min(shop.terms.turn));
+            let next = shop.terms.pay_within.min(shop.terms.turn);
             let wait = reply.news_in().map_or(next, |news| news.min(next)) + rush.mul_f64(chance());
             shown["again_in_ms"] = whole_milliseconds(wait.max(rush / 2)).into();
         }

@@ -181,7 +181,7 @@ async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Result<Json<Val
         "entries": level.entries,
         "turns": level.turns,
         "paid": level.paid,
-        "over": level.gone() >= level.stock,
+        "over": level.paid >= level.stock,
         "sku": sku,
         "stock": level.stock,
         "sold": level.sold,

@@ -20,7 +20,7 @@
     ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, or `tick` to do what time does
     ARGV[2] opening (microseconds): since 1970; empty if who comes first is served first
     ARGV[3] turn_us (microseconds): how long a turn is; 0 to give none yet
-    ARGV[4] pay_us (microseconds): how long an order may stay unpaid; 0 if for ever
+    ARGV[4] pay_us (microseconds): how long an order may stay unpaid
     ARGV[5] told (count): how many orders and payments there were, as far as a server was told
     ARGV[6] subject (text): the user id; to `pay` the UUID of the order; to `tick` what the draw must be
     ARGV[7] value (text): to `order` the UUID of the new order, to `pay` the id of the payment, to `enter` the place
@@ -39,7 +39,7 @@
       pay ends, and no later, since 1970; 0 if there are not so many
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
-      the turns, and the orders that have to be paid
+      and the turns
     REPLY[8] replication (text): what Redis says of its replicas, if changes wait for them; empty to `entry`, and while
       Redis takes no writes
 
@@ -128,7 +128,7 @@ local function state()
   if opening and now_us < opening then
     return rank and 'entered' or 'none', '', rank and opening
   end
-  if sold >= pieces and call('ZCARD', unpaid) == 0 then
+  if call('HLEN', paid) >= pieces then
     return 'over'
   end
   if not rank then
@@ -138,7 +138,7 @@ local function state()
 end
 
 local function seen(refused)
-  local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns), call('ZCARD', unpaid) }
+  local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
   -- What takes no writes may be no master any more, and says nothing of the replicas of the new one.
   waits = waits and not refused
   return reply('done', refused, 0, 0, level)
@@ -193,11 +193,8 @@ if op == 'order' then
   if sold >= pieces then
     return reply('sold-out')
   end
-  local deadline = 0
-  if pay_us > 0 then
-    deadline = now_us + pay_us
-    call('ZADD', unpaid, deadline, value)
-  end
+  local deadline = now_us + pay_us
+  call('ZADD', unpaid, deadline, value)
   call('HSET', buyers, subject, value)
   call('HSET', orders, value, subject)
   history = history + 1

@@ -37,17 +37,13 @@ pub(crate) struct Terms {
     /// Whether what is new on sale is drawn.
     pub(crate) draws: bool,
     pub(crate) turn: Duration,
-    pub(crate) pay_within: Option<Duration>,
+    pub(crate) pay_within: Duration,
 }
 
 impl Terms {
     /// Returns how long a turn is, in microseconds: 0 while none is given, since the sale is closed.
     fn turn_us(&self) -> u64 {
         self.opening.opens_in().map_or(self.turn.as_micros() as u64, |_| 0)
-    }
-
-    fn pay_us(&self) -> u64 {
-        self.pay_within.map_or(0, |span| span.as_micros() as u64)
     }
 }
 
@@ -145,15 +141,6 @@ pub(crate) struct Level {
     /// Users in line.
     pub(crate) entries: u32,
     pub(crate) turns: u32,
-    /// Orders that have to be paid.
-    pub(crate) unpaid: u32,
-}
-
-impl Level {
-    /// Returns how many pieces can't come back.
-    pub(crate) fn gone(&self) -> u32 {
-        self.sold.saturating_sub(self.unpaid)
-    }
 }
 
 impl OnSale {

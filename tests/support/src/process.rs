@@ -1,8 +1,8 @@
 //! A child process that does not outlive its test, and tests that run in several processes: a test starts its own
 //! program again.
 
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::io;
+use std::process::{Child, Command, ExitStatus, Stdio};
 
 /// Reads how much memory a process takes, `VmRSS`, or has ever taken, `VmHWM`, in kB. `self` is this process.
 pub fn memory_kb(process: &str, what: &str) -> u64 {

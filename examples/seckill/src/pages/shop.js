@@ -123,7 +123,7 @@ function view() {
   const isOpen = isOver(ends.opening) && level.opens_in_ms === null;
   const { state, order_id, paid, place, estimate_ms } = mine;
   if (state === "ordered") {
-    if (paid || !ends.pay) return { say: text.paid(order_id) };
+    if (paid) return { say: text.paid(order_id) };
     if (isOver(ends.pay)) return { say: text["paid-too-late"] };
     return { act: "pay", timer: text.payIn(clock(ends.pay)), say: text.ordered(order_id) };
   }
@@ -232,7 +232,7 @@ function restart() {
 at("sku").addEventListener("change", restart);
 at("user").addEventListener("change", restart);
 setInterval(() => {
-  const isLate = { turn: isOver(ends.turn), ordered: ends.pay && isOver(ends.pay) && !mine.paid }[mine.state];
+  const isLate = { turn: isOver(ends.turn), ordered: isOver(ends.pay) && !mine.paid }[mine.state];
   if (level && isOver(ends.again) && (ends.again || isLate)) look();
   render();
 }, 100);

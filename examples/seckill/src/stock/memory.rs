@@ -52,7 +52,7 @@ enum At {
 
 struct Order {
     user: String,
-    /// Until when it has to be paid, or 0.
+    /// Until when it has to be paid, or 0 if it is.
     deadline: u64,
     is_paid: bool,
 }
@@ -84,7 +84,8 @@ impl MemoryStock {
         shelf.now_us = now.as_micros() as u64;
         // Once it has come, the secret is known.
         shelf.opens_us = opens.map(|opens| opens.as_micros() as u64);
-        (shelf.turn_us, shelf.pay_us) = (self.terms.turn_us(), self.terms.pay_us());
+        shelf.turn_us = self.terms.turn_us();
+        shelf.pay_us = self.terms.pay_within.as_micros() as u64;
         shelf.tick();
         shelf
     }
@@ -114,7 +115,6 @@ impl MemoryStock {
             paid: shelf.payments.len() as u32,
             entries: shelf.line.len() as u32,
             turns: shelf.turns.len() as u32,
-            unpaid: shelf.unpaid.len() as u32,
         }
     }
 }
@@ -147,7 +147,7 @@ impl Shelf {
     }
 
     fn state(&self, user: &str) -> Reply {
-        let is_over = self.orders.len() >= self.stock && self.unpaid.is_empty();
+        let is_over = self.payments.len() >= self.stock;
         match (self.users.get(user), self.opens_us) {
             (Some(At::Order(held)), _) => {
                 let Order { deadline, is_paid, .. } = self.orders[held];
@@ -200,10 +200,8 @@ impl Shelf {
         }
         self.turns.remove(&(ticket, user.to_owned()));
         self.users.insert(user.to_owned(), At::Order(order.clone()));
-        let deadline = if self.pay_us > 0 { self.now_us + self.pay_us } else { 0 };
-        if deadline > 0 {
-            self.unpaid.insert((deadline, order.clone()));
-        }
+        let deadline = self.now_us + self.pay_us;
+        self.unpaid.insert((deadline, order.clone()));
         let placed = self.reply(Outcome::Placed, &order, deadline);
         self.orders.insert(order, Order { user: user.to_owned(), deadline, is_paid: false });
         placed

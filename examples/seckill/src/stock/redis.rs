@@ -275,13 +275,13 @@ impl RedisStock {
     async fn look(self: &Arc<Self>) -> Result<(), StockError> {
         let tick = ["tick".to_owned(), self.kept.clone(), lock(&self.last).clone(), String::new()];
         let looked = self.send(&tick).await.and_then(|Sent { reply, level, trouble }| {
-            let [stock, sold, paid, entries, turns, unpaid] = level[..] else {
+            let [stock, sold, paid, entries, turns] = level[..] else {
                 return Err(malformed("expected a level").into());
             };
             let refused = reply.order.split_once(' ').map(|(code, message)| {
                 StoreError::Refused { code: code.to_owned(), message: message.to_owned() }.into()
             });
-            Ok((Level { stock, sold, paid, entries, turns, unpaid }, refused.or(trouble)))
+            Ok((Level { stock, sold, paid, entries, turns }, refused.or(trouble)))
         });
         let (sku, mut seen) = (&self.sku, lock(&self.seen));
         let there = |it: &Level| it.entries + it.turns + it.sold;
@@ -375,7 +375,8 @@ impl RedisStock {
         let opening = self.draw.as_ref().map(|_| self.terms.opening.micros().to_string());
         let mut arguments = vec![op.clone(), opening.unwrap_or_default()];
         let history = self.history.load(Ordering::Relaxed);
-        let numbers = [self.terms.turn_us(), self.terms.pay_us(), history];
+        let pay_us = self.terms.pay_within.as_micros() as u64;
+        let numbers = [self.terms.turn_us(), pay_us, history];
         arguments.extend(numbers.map(|it| it.to_string()));
         arguments.extend_from_slice(rest);
         let wanted = self.replicas.wanted;

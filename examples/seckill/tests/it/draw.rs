@@ -8,7 +8,7 @@ use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{ADMIN, alone, by, on_both, on_redis, order, pay, sale};
+use crate::{ADMIN, TOKEN, alone, by, on_both, on_redis, order, pay, sale};
 
 const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
 
@@ -225,21 +225,19 @@ async fn nobody_sleeps_through_a_turn() {
 }
 
 #[tokio::test]
-async fn an_order_that_needs_no_payment_brings_no_turn() {
+async fn a_piece_that_is_paid_brings_no_turn() {
     let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--stock", "iphone=2", "--turn", "1h"];
-    on_both(&[&FREE[..], &terms, &["--pay-within", "off"]].concat(), async |server| {
+    let pays = ["--pay-within", "1h", "--payment-token", TOKEN];
+    on_both(&[&FREE[..], &terms, &pays].concat(), async |server| {
         let turn = enter(server, "alice").await.json()["ticket"].clone();
-        assert_eq!(order(server, "alice", &turn).await.status, 201);
+        let placed = order(server, "alice", &turn).await.json();
+        assert_eq!(pay(server, &placed, "1").await.status, 200);
         for user in ["bob", "carol", "dave"] {
             enter(server, user).await;
         }
         // The piece of bob comes to carol, and then to dave.
-        let is_true = async || entry(server, "dave").await["estimate_ms"] == json!(7_200_000);
-        eventually("two turns of an hour", is_true).await;
-        let turn = entry(server, "bob").await["ticket"].clone();
-        assert_eq!(order(server, "bob", &turn).await.status, 201);
-        let is_over = async || server.get("/seckill/iphone").await.json()["over"] == json!(true);
-        eventually("nothing can come back", is_over).await;
+        let is_true = async || entry(server, "dave").await["estimate_ms"] == json!(14_400_000);
+        eventually("two turns and times to pay, of an hour each", is_true).await;
     })
     .await;
 }

@@ -59,7 +59,10 @@ async fn an_unpaid_piece_is_for_sale_again() {
         let is_sold = async || server.order("iphone", "bob").await.status != 410;
         eventually("it comes back again", is_sold).await;
         let order = server.order("iphone", "bob").await.json();
+        let is_over = async |over| server.get("/seckill/iphone").await.json()["over"] == over;
+        assert!(is_over(false).await, "it can come back");
         assert_eq!(pay(server, &order, "1").await.status, 200);
+        eventually("nothing can come back", async || is_over(true).await).await;
         for _ in 0..2 {
             let late = pay(server, &late, "2").await;
             assert_eq!(late.problem(409), "/problems/paid-too-late");
@@ -134,19 +137,4 @@ async fn a_payment_of_a_sku_that_is_not_on_sale_here_is_a_503() {
     let answer = pay(&servers[0], &lost, "2").await;
     assert_eq!(answer.problem(404), "/problems/unknown-order");
     assert_eq!(answer.json()["detail"], "The payment is recorded for a refund.");
-}
-
-/// Servers may be started anew with another time to pay. An order has that of its server.
-#[tokio::test]
-async fn what_can_still_come_back_goes_by_the_orders() {
-    for (ordered, seen, is_over) in [("off", "1h", true), ("1h", "off", false)] {
-        let redis = Redis::start().await;
-        let start = |it| on_redis(&redis, &["--stock", "iphone=2", "--pay-within", it]);
-        let [first, second] = [ordered, seen].map(start);
-        assert_eq!(first.order("iphone", "alice").await.status, 201);
-        assert_eq!(first.order("iphone", "bob").await.status, 201);
-        let level = async || second.get("/seckill/iphone").await.json();
-        eventually("they are seen", async || level().await["sold"] == 2).await;
-        assert_eq!(level().await["over"], is_over, "{ordered}");
-    }
 }

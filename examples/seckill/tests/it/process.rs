@@ -33,7 +33,7 @@ fn a_wrong_flag_is_named() {
         (&["--nat", "2001:db8::5/128=5"], "count as one"),
         (&["--nat", "10.0.0.0/8=9", "--accounts", "off"], "--nat needs --accounts"),
         (&["--turn", "10ms"], "shorter than a second"),
-        (&["--pay-within", "never"], "length of time"),
+        (&["--pay-within", "off"], "length of time"),
     ];
     refuses(SECKILL, cases);
 }

@@ -52,7 +52,7 @@ async fn a_201_a_202_and_a_409_are_on_a_replica() {
     }
     // An order or an entry of another connection is waited for too.
     let uuid = "00000000-0000-4000-8000-000000000001";
-    sale(&master, "seckill:{iphone}", "order", &["", "0", "0", "alice", uuid]).await;
+    sale(&master, "seckill:{iphone}", "order", &["", "0", "60000000", "alice", uuid]).await;
     let answer = server.order("iphone", "alice").await;
     assert_eq!(answer.problem(409), "/problems/already-ordered");
     assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "a 409 holds too");
@@ -161,7 +161,7 @@ async fn a_failover_that_loses_no_answer_is_no_loss() {
     assert_eq!(bob.problem(503), "/problems/not-replicated");
     servers[0].order("iphone", "carol").await;
     let uuid = "00000000-0000-4000-8000-000000000001";
-    sale(&master, "drawn:{iphone}", "order", &["", "0", "0", "bob", uuid]).await;
+    sale(&master, "drawn:{iphone}", "order", &["", "0", "60000000", "bob", uuid]).await;
     enter().await;
     fail_over(&master, &replica).await;
     fail_over(&replica, &master).await;
