@@ -21,9 +21,8 @@ const RETRY: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub(crate) struct Opening(Receiver<When>);
 
-/// The opening in microseconds since 1970, or 0 if there is none; about when that is, unless it has been; and why
-/// it can't be read at the moment.
-type When = (u64, Option<Instant>, Option<StoreError>);
+/// The opening in microseconds since 1970, or 0 if there is none; and about when that is, unless it has been.
+type When = (u64, Option<Instant>);
 
 impl Opening {
     /// Reads when the sale opens, and follows the clock until then: that of Redis, or else that of this
@@ -50,10 +49,10 @@ impl Opening {
             if at > 0 {
                 tracing::info!("the sale is open");
             }
-            return Ok(Self(watch::channel((at, None, None)).1));
+            return Ok(Self(watch::channel((at, None)).1));
         }
         tracing::info!(opens_in = ?left, "the sale is closed, on every server");
-        let (sender, receiver) = watch::channel((at, Some(Instant::now() + left), None));
+        let (sender, receiver) = watch::channel((at, Some(Instant::now() + left)));
         tokio::spawn(clock.follow(opening, left, sender));
         Ok(Self(receiver))
     }
@@ -69,11 +68,6 @@ impl Opening {
     /// Returns about how long it is until the sale opens, or nothing if it is open.
     pub(crate) fn opens_in(&self) -> Option<Duration> {
         self.0.borrow().1.map(|at| at.saturating_duration_since(Instant::now()))
-    }
-
-    /// Returns why the sale can't open, if it can't.
-    pub(crate) fn trouble(&self) -> Option<StoreError> {
-        self.0.borrow().2.clone()
     }
 
     /// Returns the opening, in microseconds since 1970: 0 if the sale has always been open.
@@ -124,7 +118,7 @@ impl Clock {
                 Ok((now, held)) => {
                     (is_known, opening, left) = (true, held, held.saturating_sub(now));
                     let at = Some(Instant::now() + left).filter(|_| !left.is_zero());
-                    sender.send_replace((held.as_micros() as u64, at, None));
+                    sender.send_replace((held.as_micros() as u64, at));
                     if at.is_none() {
                         return tracing::info!("the sale is open");
                     }
@@ -133,7 +127,6 @@ impl Clock {
                     if mem::take(&mut is_known) {
                         tracing::warn!(%error, "the sale can't open: Redis does not tell the time");
                     }
-                    sender.send_modify(|(.., trouble)| *trouble = Some(error));
                 }
             }
         }

@@ -36,19 +36,18 @@ pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
 }
 
 impl Standstill {
-    /// Looks at what this server has last seen of its SKUs and of the opening. Asks nobody.
+    /// Looks at what this server has last seen of its SKUs. Asks nobody.
     pub(crate) fn of(shop: &Shop) -> Option<Self> {
-        let Shop { stock, skus, terms, prefix, .. } = shop;
+        let Shop { stock, skus, prefix, .. } = shop;
         let failed: Vec<_> =
             skus.iter().filter_map(|sku| Some((sku, stock[sku].trouble()?))).collect();
         let is_lost = |it: &&(_, _)| matches!(it.1, StockError::Lost(_));
         let lost: Vec<&Sku> = failed.iter().filter(is_lost).map(|(sku, _)| *sku).collect();
-        let opening = terms.opening.trouble();
-        let is_whole = opening.is_some() || failed.len() == skus.len();
-        let (why, hint) = match (&*lost, opening, failed.first()) {
-            // It does not come back by itself, as others may.
-            ([sku, ..], ..) => (
-                format!("Redis has lost the stock of {sku}"),
+        // What is lost does not come back by itself, as others may.
+        let (sku, error) = failed.iter().find(is_lost).or(failed.first())?;
+        let (why, hint) = match error {
+            StockError::Lost(_) => (
+                error.to_string(),
                 format!(
                     "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what \
                      {prefix}:{{SKU}}:orders and :paid still hold, because the new sale does not know who has paid, and \
@@ -56,24 +55,16 @@ impl Standstill {
                     new_sales(prefix, &lost, lost.len() == skus.len())
                 ),
             ),
-            ([], Some(error), _) => (
-                format!("the sale can't open. {error}"),
-                format!(
-                    "If the key {prefix}:opening holds no time, `redis-cli -c DEL {prefix}:opening` lets the servers \
-                     write it again."
-                ),
-            ),
-            ([], None, Some((_, error))) => (
+            error => (
                 format!("the stock can't be read or changed. {error}"),
                 "Is Redis up, reachable from this server, and ready for writes, with the replicas of --min-replicas? \
                  Is the login of --redis right, there or at the Sentinels, and has its user the rights in SECURITY.md? \
                  The log says what is wrong. Once that is mended, the sale goes on by itself."
                     .into(),
             ),
-            ([], None, None) => return None,
         };
-        let sku = lost.first().or(failed.first().map(|(sku, _)| sku)).filter(|_| !is_whole);
-        let what = sku.map_or("Nothing".into(), |sku| format!("No {sku}"));
+        let is_whole = failed.len() == skus.len();
+        let what = if is_whole { "Nothing".into() } else { format!("No {sku}") };
         // Redis's own messages may end with a full stop.
         let reason = format!("{what} is sold: {}.", why.trim_end_matches('.'));
         Some(Self { reason, hint, is_whole })

@@ -53,12 +53,6 @@ async fn a_sale_that_stands_still_says_why() {
     redis.run::<()>(&["DEL", "seckill:{iphone}:buyers"]).await;
     goes_on(&server).await;
 
-    redis.run::<()>(&["SET", "seckill:opening", "noon"]).await;
-    let delete = "redis-cli -c DEL seckill:opening";
-    stands_still(&server, &["Nothing is sold: the sale can't open", "no opening", delete]).await;
-    redis.run::<()>(&["DEL", "seckill:opening"]).await;
-    goes_on(&server).await;
-
     redis.run::<()>(&["SET", "seckill:{iphone}:stock", "many"]).await;
     stands_still(&server, &["No iphone is sold: Redis has lost", "'seckill:{iphone}:stock'"]).await;
     let hint = server.get("/readyz").await.body;
