@@ -150,13 +150,9 @@ if op == 'tick' then
     return seen(told.err)
   end
 end
--- A user may lack a right, and Redis takes nothing back of what was changed before it says so. What is written first does
--- no harm without the rest.
 local function give_back(order)
   local user = call('HGET', orders, order)
   if user and not call('HGET', paid, order) then
-    -- Fails here if the right to what follows is missing.
-    call('HDEL', returned, order)
     call('HSET', returned, order, user)
     call('HDEL', orders, order)
     call('HDEL', buyers, user)

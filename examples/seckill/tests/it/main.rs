@@ -14,7 +14,6 @@ mod requests;
 mod stock;
 
 use http::request::Builder;
-use redis::RedisResult;
 use serde_json::{Value, json};
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::requests::HttpResponse;
@@ -47,16 +46,6 @@ async fn on_both(flags: &[&str], promise: impl AsyncFn(&Server)) {
 /// Calls the script of the stock as a server does that was told of no history, from ARGV[2] on with these
 /// arguments. Returns what came of it, the user's order, and REPLY[5].
 async fn sale(redis: &Redis, sku: &str, op: &str, arguments: &[&str]) -> (String, String, u64) {
-    let told = try_sale(redis, sku, op, arguments).await;
-    told.unwrap_or_else(|error| panic!("{op} {arguments:?}: {error}"))
-}
-
-async fn try_sale(
-    redis: &Redis,
-    sku: &str,
-    op: &str,
-    arguments: &[&str],
-) -> RedisResult<(String, String, u64)> {
     let keys =
         "stock buyers orders line turns unpaid paid returned refunds payments draw".split(' ');
     let keys: Vec<String> = keys.map(|what| format!("{sku}:{what}")).collect();
@@ -65,9 +54,10 @@ async fn try_sale(
     call.arg(include_str!("../../src/sale.lua")).arg(11).arg(keys).arg(op);
     call.arg(terms).arg(0).arg(rest);
     type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
-    let told: Told = call.query_async(&mut redis.connection().await?).await?;
-    let (outcome, held, _, _, news, ..) = told;
-    Ok((outcome, held, news))
+    let told = call.query_async::<Told>(&mut redis.connection().await.unwrap()).await;
+    let (outcome, held, _, _, news, ..) =
+        told.unwrap_or_else(|error| panic!("{op} {arguments:?}: {error}"));
+    (outcome, held, news)
 }
 
 /// Returns a request about a SKU or an order, of a user.

@@ -9,7 +9,7 @@ use test_support::server_process::fails;
 use test_support::{Redis, eventually};
 use tokio::time::sleep;
 
-use crate::{SECKILL, alone, by, count, on_redis, pay, rush, sale, try_sale};
+use crate::{SECKILL, alone, by, count, on_redis, pay, rush, sale};
 
 const NO_ORDER: &str = "/orders/iphone.00000000-0000-4000-8000-000000000000";
 
@@ -151,50 +151,6 @@ async fn a_stock_whose_draw_is_lost_is_not_drawn_anew() {
     redis.run::<()>(&["DEL", "seckill:{iphone}:draw"]).await;
     does_not_start(&redis);
     assert!(!redis.run::<bool>(&["EXISTS", "seckill:{iphone}:draw"]).await);
-}
-
-/// Redis takes nothing back of what a script has changed before it fails.
-#[tokio::test]
-async fn a_right_that_is_missing_for_a_while_leaves_no_order_half_made() {
-    let redis = Redis::start().await;
-    let set = async |right: &str, sign: char| {
-        redis.run::<()>(&["ACL", "SETUSER", "default", &format!("{sign}{right}")]).await;
-    };
-    let look = ["", "0", "60000000", "none", "", "", "0"];
-    for right in ["hset", "hdel", "zadd", "zrem"] {
-        for (op, rest) in [
-            ("tick", ["none", "", "", "0"]),
-            ("order", ["carol", "C", "0", "0"]),
-            // His order was not paid in time.
-            ("order", ["alice", "D", "0", "0"]),
-            ("pay", ["B", "payment", "1", "0"]),
-        ] {
-            redis.run::<()>(&["FLUSHALL"]).await;
-            redis.run::<()>(&["MSET", "tv:stock", "3", "tv:draw", "none"]).await;
-            for (pay_us, user, order) in [("1", "alice", "A"), ("60000000", "bob", "B")] {
-                let call = ["", "0", pay_us, user, order, "0", "0"];
-                assert_eq!(sale(&redis, "tv", "order", &call).await.0, "placed");
-            }
-            set(right, '-').await;
-            let _ = try_sale(&redis, "tv", op, &[&look[..3], &rest].concat()).await;
-            set(right, '+').await;
-            if op == "pay" {
-                redis.run::<()>(&["ZADD", "tv:unpaid", "XX", "1", "B"]).await;
-            }
-            assert_eq!(sale(&redis, "tv", "tick", &look).await.0, "done");
-            let fields = async |key: &str| redis.run::<Vec<String>>(&["HKEYS", key]).await;
-            let (orders, paid) = (fields("tv:orders").await, fields("tv:paid").await);
-            let unpaid: Vec<String> = redis.run(&["ZRANGE", "tv:unpaid", "0", "-1"]).await;
-            let case = format!("{op} {rest:?} without {right}: {orders:?}, {paid:?}, {unpaid:?}");
-            assert_eq!(orders.len(), fields("tv:buyers").await.len(), "{case}");
-            assert!(orders.iter().all(|it| paid.contains(it) != unpaid.contains(it)), "{case}");
-            assert!(paid.iter().all(|it| orders.contains(it)), "{case}");
-            // Without it in the history, a server takes this for a loss.
-            let is_known =
-                orders.contains(&"A".into()) || fields("tv:returned").await.contains(&"A".into());
-            assert!(is_known, "{case}");
-        }
-    }
 }
 
 #[test]
