@@ -32,20 +32,7 @@ Try it:
   curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/seckill/iphone/orders
   curl http://127.0.0.1:3000/seckill/iphone
 
-Bans by hand, with --admin 127.0.0.1:3001 and a token in SECKILL_ADMIN_TOKEN; a ban only ever
-lengthens until it is lifted:
-  admin() { curl -i -H \"authorization: Bearer $SECKILL_ADMIN_TOKEN\" \
-    \"$@\"; }
-  admin 'http://127.0.0.1:3001/admin/bans?limit=100'  # the next page: &cursor=NEXT
-  admin http://127.0.0.1:3001/admin/bans/mallory
-  admin -X PUT -d '{\"for\": \"1h\", \"reason\": \"a script\"}' http://127.0.0.1:3001/admin/bans/mallory
-  admin -X DELETE http://127.0.0.1:3001/admin/bans/mallory
-
-http://127.0.0.1:3001 in a browser is the live page. Quotas, on every server with this Redis; DELETE
-returns to the flags:
-  admin -X PUT -d '{\"quotas\": \"2/1s,5/60s\"}' http://127.0.0.1:3001/admin/policies/user
-  admin http://127.0.0.1:3001/admin/policies
-  admin http://127.0.0.1:3001/admin/explain/mallory
+examples/seckill/README.md has the requests of a draw, of a payment, and of an operator.
 
 RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."
 )]

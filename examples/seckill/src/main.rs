@@ -98,13 +98,10 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let stock = stock.map_err(|error| -> Box<dyn Error> {
         match error {
             StockError::Store(source) => redis.unusable(source).into(),
-            StockError::Lost(sku) => format!(
-                "Redis has lost the stock of {sku}, and maybe its orders\n\
-                 hint: restore both from a backup, or save what {prefix}:{{SKU}}:orders and :paid still hold, \
-                 because the new sale does not know who has paid, and begin one, with -h, -p and -n as in --redis: {}",
-                new_sales(prefix, &[&sku], on_sale.len() == 1)
-            )
-            .into(),
+            StockError::Lost(ref sku) => {
+                let hint = new_sales(prefix, &[sku], on_sale.len() == 1);
+                format!("{error}, and maybe its orders\nhint: {hint}").into()
+            }
             error => error.into(),
         }
     })?;

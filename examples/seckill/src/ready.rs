@@ -22,7 +22,7 @@ pub(crate) struct Standstill {
     is_whole: bool,
 }
 
-/// Returns the commands that let new sales of some SKUs begin, or of `all` that there are. They have no opening of their own
+/// Says how to go on without some SKUs that are lost, or without `all` that there are. New sales have no opening of their own
 /// if others go on: their draws would be closed again although the secrets are known. The refunds stay: they are owed.
 pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
     // With `-c` any node of a Cluster will do.
@@ -32,7 +32,12 @@ pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
         format!("redis-cli -c UNLINK{keys}")
     };
     let opening = all.then(|| format!("redis-cli -c DEL {prefix}:opening"));
-    skus.iter().map(unlink).chain(opening).collect::<Vec<_>>().join("; ")
+    let commands = skus.iter().map(unlink).chain(opening).collect::<Vec<_>>().join("; ");
+    format!(
+        "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what {prefix}:{{SKU}}:orders and :paid \
+         still hold, because the new sale does not know who has paid, and begin one: `{commands}`, with -h, -p and -n as in \
+         --redis. Then start them."
+    )
 }
 
 impl Standstill {
@@ -48,12 +53,7 @@ impl Standstill {
         let (why, hint) = match error {
             StockError::Lost(_) => (
                 error.to_string(),
-                format!(
-                    "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what \
-                     {prefix}:{{SKU}}:orders and :paid still hold, because the new sale does not know who has paid, and \
-                     begin one: `{}`, with -h, -p and -n as in --redis. Then start them.",
-                    new_sales(prefix, &lost, lost.len() == skus.len())
-                ),
+                new_sales(prefix, &lost, lost.len() == skus.len()),
             ),
             error => (
                 format!("the stock can't be read or changed. {error}"),

@@ -6,7 +6,6 @@ mod fleet;
 mod opening;
 mod orders;
 mod payments;
-mod policies;
 mod process;
 mod ready;
 mod replication;
