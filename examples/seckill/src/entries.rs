@@ -40,9 +40,7 @@ pub(crate) async fn with_ticket(
         let ticket = request.headers().get(TICKET).and_then(|it| it.to_str().ok());
         // Whether the turn has ended, the store decides.
         let end = ticket.and_then(|it| draw.check(sku, &user, it)).ok_or_else(|| {
-            let problem = Problem::new(StatusCode::FORBIDDEN, "no-ticket", "It is not your turn");
-            shop.meter.count(problem.status());
-            problem.detail(format!(
+            Problem::new(StatusCode::FORBIDDEN, "no-ticket", "It is not your turn").detail(format!(
                 "Enter by POST /seckill/{sku}/entries, and send the ticket of your turn."
             ))
         })?;
@@ -56,24 +54,13 @@ pub(crate) async fn enter(
     user: UserId,
     path: PathText,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let entered = async {
-        let (sku, on_sale) = known(&shop, path)?;
-        if on_sale.draw().is_none() {
-            let title = "This SKU goes to who comes first";
-            return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
-        }
-        let reply = on_sale.call(Call::Enter(&user)).await.map_err(StockError::of_a_change)?;
-        Ok((Json(shown(&shop, sku, on_sale, &user, &reply)), reply.outcome))
-    };
-    let entered = entered.await;
-    // As an order with that outcome.
-    shop.meter.count(match &entered {
-        Ok((.., Outcome::Ordered | Outcome::Paid)) => StatusCode::CONFLICT,
-        Ok((.., Outcome::Over)) => StatusCode::GONE,
-        Ok(_) => StatusCode::ACCEPTED,
-        Err(problem) => problem.status(),
-    });
-    entered.map(|(shown, _)| (StatusCode::ACCEPTED, shown))
+    let (sku, on_sale) = known(&shop, path)?;
+    if on_sale.draw().is_none() {
+        let title = "This SKU goes to who comes first";
+        return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
+    }
+    let reply = on_sale.call(Call::Enter(&user)).await.map_err(StockError::of_a_change)?;
+    Ok((StatusCode::ACCEPTED, Json(shown(&shop, sku, on_sale, &user, &reply))))
 }
 
 pub(crate) async fn show(

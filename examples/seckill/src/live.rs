@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::Json;
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::Response;
 use serde_json::{Value, json};
 use tower_sliding_window::{Offender, Rejection, SlidingWindowLayer, TopOffenders};
 
@@ -16,9 +18,7 @@ use crate::admin::Operator;
 use crate::policies::USER;
 use crate::policies::shown;
 use crate::ready::Standstill;
-#[cfg(feature = "metrics")]
-use crate::routes::Shop;
-use crate::routes::whole_milliseconds;
+use crate::routes::{Shop, whole_milliseconds};
 use crate::stock::Outcome;
 
 /// How many keys of all policies are told apart among those denied most, and how many are shown.
@@ -69,37 +69,15 @@ impl Meter {
         Self { orders: Counts::of(ORDERS), payments: Counts::of(PAYMENTS), offenders }
     }
 
-    /// Counts what the layer rejects, also by key.
-    pub(crate) fn watch(self: &Arc<Self>, limit: SlidingWindowLayer) -> SlidingWindowLayer {
-        self.count_rejections(limit).top_offenders(&self.offenders)
-    }
-
-    /// Counts what the layer rejects.
-    pub(crate) fn count_rejections(
-        self: &Arc<Self>,
-        limit: SlidingWindowLayer,
-    ) -> SlidingWindowLayer {
-        let meter = Arc::clone(self);
-        limit.on_rejection(move |_, rejection| {
-            match rejection {
-                Rejection::Banned { .. } => meter.orders.add("banned"),
-                _ => meter.count(rejection.status()),
+    /// Has a layer tell whom it denies most, and bans from other responses.
+    pub(crate) fn watch(&self, limit: SlidingWindowLayer) -> SlidingWindowLayer {
+        limit.top_offenders(&self.offenders).on_rejection(|_, rejection| {
+            let mut response = rejection.to_response();
+            if let Rejection::Banned { .. } = rejection {
+                response.extensions_mut().insert(Banned);
             }
-            rejection.to_response()
+            response
         })
-    }
-
-    /// Counts what came of a request that was no ban.
-    pub(crate) fn count(&self, status: StatusCode) {
-        self.orders.add(match status {
-            StatusCode::CREATED => "ordered",
-            StatusCode::CONFLICT => "ordered-before",
-            StatusCode::GONE => "sold-out",
-            StatusCode::TOO_MANY_REQUESTS => "denied",
-            StatusCode::ACCEPTED => "entered",
-            status if status.is_server_error() => "unavailable",
-            _ => "other",
-        });
     }
 
     /// Counts what came of a payment, or that the store did not say.
@@ -113,6 +91,26 @@ impl Meter {
             Some(_) => "other",
         });
     }
+}
+
+/// Marks the response to a user who is banned.
+#[derive(Clone)]
+struct Banned;
+
+/// Counts what comes of an order or an entry.
+pub(crate) async fn count(State(shop): State<Arc<Shop>>, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    shop.meter.orders.add(match response.status() {
+        _ if response.extensions().get::<Banned>().is_some() => "banned",
+        StatusCode::CREATED => "ordered",
+        StatusCode::CONFLICT => "ordered-before",
+        StatusCode::GONE => "sold-out",
+        StatusCode::TOO_MANY_REQUESTS => "denied",
+        StatusCode::ACCEPTED => "entered",
+        status if status.is_server_error() => "unavailable",
+        _ => "other",
+    });
+    response
 }
 
 /// Sets the metrics of the sale once a second.

@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::args::Args;
 use crate::draw::{Draw, FIRST_COME};
 use crate::entries::{self, Ticket};
-use crate::live::Meter;
+use crate::live::{Meter, count};
 use crate::names::{OrderId, Sku, UserId};
 use crate::pages;
 use crate::policies::Limits;
@@ -78,10 +78,7 @@ pub(crate) fn routes(
         limits.of_addresses(limit, &address, |it| &it.reads)
     });
     // If there is no room here, Redis decides as ever.
-    let mut entries_here = entries_here.failure_policy(FailurePolicy::Open);
-    if args.admin.admin.is_some() {
-        entries_here = shop.meter.count_rejections(entries_here);
-    }
+    let entries_here = entries_here.failure_policy(FailurePolicy::Open);
 
     let payment = Router::new().route("/orders/{order_id}/payment", post(pay));
     let payment = payment.layer(DefaultBodyLimit::max(LONGEST_BODY));
@@ -99,6 +96,11 @@ pub(crate) fn routes(
         let tickets = from_fn_with_state(Arc::clone(&shop), entries::with_ticket);
         orders = orders.route_layer(tickets);
     }
+    let mut entries = post(entries::enter).route_layer(entry_limit).route_layer(entries_here);
+    if args.admin.admin.is_some() {
+        let count = from_fn_with_state(Arc::clone(&shop), count);
+        (orders, entries) = (orders.route_layer(count.clone()), entries.route_layer(count));
+    }
     let reads = Router::new()
         .route("/seckill/{sku}/entry", get(entries::show).route_layer(read_limit.clone()))
         .route("/seckill/{sku}", get(level))
@@ -108,10 +110,7 @@ pub(crate) fn routes(
         // `route_layer` guards this route's own method only: neither other routes nor a 405 are
         // counted.
         .route("/seckill/{sku}/orders", orders)
-        .route(
-            "/seckill/{sku}/entries",
-            post(entries::enter).route_layer(entry_limit).route_layer(entries_here),
-        )
+        .route("/seckill/{sku}/entries", entries)
         .merge(reads)
         .merge(payment)
         .route("/healthz", get(|| async { "ok" }))
@@ -123,21 +122,10 @@ pub(crate) fn routes(
 pub(crate) type PathText = Result<Path<String>, PathRejection>;
 type Created = (StatusCode, [(HeaderName, String); 1], Json<Value>);
 
-async fn place_order(
-    State(shop): State<Arc<Shop>>,
-    user: UserId,
-    ticket: Option<Extension<Ticket>>,
-    path: PathText,
-) -> Result<Created, Problem> {
-    let placed = place(&shop, user, ticket, path).await;
-    shop.meter.count(placed.as_ref().map_or_else(Problem::status, |(status, ..)| *status));
-    placed
-}
-
 /// Runs behind the layer, so the request counts whatever the response is. A client that hammers the
 /// route before the sale opens has a full quota when it opens.
-async fn place(
-    shop: &Shop,
+async fn place_order(
+    State(shop): State<Arc<Shop>>,
     user: UserId,
     ticket: Option<Extension<Ticket>>,
     path: PathText,
