@@ -32,28 +32,20 @@ impl Opening {
         redis: Option<RedisCommands>,
     ) -> Result<Self, StoreError> {
         let date = args.opens_at.map(|date| date.duration_since(UNIX_EPOCH).unwrap_or_default());
-        let clock = match redis {
-            None => {
-                let delay = args.opens_in.map(|delay| since_1970() + delay);
-                Clock::Here(date.or(delay).unwrap_or_default())
-            }
-            Some(commands) => {
-                let script = RedisScript::new(include_str!("opening.lua"));
-                Clock::Redis { commands, script, key: format!("{}:opening", args.redis.prefix) }
-            }
-        };
+        let delay = args.opens_in.map(|delay| since_1970() + delay);
+        let script = RedisScript::new(include_str!("opening.lua"));
+        let key = format!("{}:opening", args.redis.prefix);
+        let clock = Clock { here: date.or(delay).unwrap_or_default(), redis, script, key };
         let (now, opening) = clock.read(date, args.opens_in).await?;
         let left = opening.saturating_sub(now);
-        let at = opening.as_micros() as u64;
-        if left.is_zero() {
-            if at > 0 {
-                tracing::info!("the sale is open");
-            }
-            return Ok(Self(watch::channel((at, None)).1));
+        let at = Some(Instant::now() + left).filter(|_| !left.is_zero());
+        let (sender, receiver) = watch::channel((opening.as_micros() as u64, at));
+        if at.is_some() {
+            tracing::info!(opens_in = ?left, "the sale is closed, on every server");
+            tokio::spawn(clock.follow(opening, left, sender));
+        } else if !opening.is_zero() {
+            tracing::info!("the sale is open");
         }
-        tracing::info!(opens_in = ?left, "the sale is closed, on every server");
-        let (sender, receiver) = watch::channel((at, Some(Instant::now() + left)));
-        tokio::spawn(clock.follow(opening, left, sender));
         Ok(Self(receiver))
     }
 
@@ -76,14 +68,13 @@ impl Opening {
     }
 }
 
-enum Clock {
-    /// With the opening on it.
-    Here(Duration),
-    Redis {
-        commands: RedisCommands,
-        script: RedisScript,
-        key: String,
-    },
+/// The clock of Redis, or else that of this machine.
+struct Clock {
+    /// The opening on that of this machine.
+    here: Duration,
+    redis: Option<RedisCommands>,
+    script: RedisScript,
+    key: String,
 }
 
 impl Clock {
@@ -93,10 +84,8 @@ impl Clock {
         date: Option<Duration>,
         delay: Option<Duration>,
     ) -> Result<(Duration, Duration), StoreError> {
-        let (commands, script, key) = match self {
-            Self::Here(opening) => return Ok((since_1970(), *opening)),
-            Self::Redis { commands, script, key } => (commands, script, key),
-        };
+        let Self { here, redis, script, key } = self;
+        let Some(commands) = redis else { return Ok((since_1970(), *here)) };
         let [date, delay] =
             [date, delay].map(|it| it.map_or(String::new(), |it| it.as_micros().to_string()));
         let (now, opening): (u64, String) = commands.script(script, &[key], &[date, delay]).await?;

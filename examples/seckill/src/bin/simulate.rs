@@ -4,7 +4,7 @@
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,13 +84,8 @@ struct Args {
 }
 
 #[tokio::main]
-async fn main() -> ExitCode {
-    let Err(error) = run(Args::parse()).await else { return ExitCode::SUCCESS };
-    eprintln!("error: {error}");
-    ExitCode::FAILURE
-}
-
-async fn run(mut args: Args) -> Result<()> {
+async fn main() -> Result<()> {
+    let mut args = Args::parse();
     if let (None, Some(cargo)) = (&args.server, std::env::var_os("CARGO")) {
         // `cargo run` has built this program, and not the other.
         let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
