@@ -13,7 +13,10 @@ use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::key::peer_ip;
-use tower_sliding_window::{Ban, BanEvent, BanPage, Bans, Explanation, Key, Limiter, PolicyHandle};
+use tower_sliding_window::store::Store;
+use tower_sliding_window::{
+    Ban, BanEvent, BanPage, Bans, Explanation, FailurePolicy, Key, Limiter,
+};
 
 use crate::live;
 use crate::names::UserId;
@@ -29,8 +32,9 @@ pub(crate) struct Operator {
     pub(crate) shop: Arc<Shop>,
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) bans: Bans,
-    /// Makes limiters with the store of the clients.
-    pub(crate) limiter: Arc<dyn Fn(PolicyHandle) -> Limiter + Send + Sync>,
+    /// The store of the clients, and what decides while it does not answer.
+    pub(crate) windows: Arc<dyn Store>,
+    pub(crate) on_failure: FailurePolicy,
 }
 
 /// Returns the routes of the admin listener.
@@ -147,7 +151,7 @@ struct OfPolicy {
 
 /// Reads the log of a user, or of an address under its policy. It is not changed, and nothing is counted.
 async fn explain(
-    State(Operator { limiter, fleet, .. }): State<Operator>,
+    State(Operator { windows, on_failure, fleet, .. }): State<Operator>,
     query: Result<Query<OfPolicy>, QueryRejection>,
     path: PathText,
 ) -> Result<Json<Explanation>, Problem> {
@@ -157,8 +161,9 @@ async fn explain(
     // The log of an IPv6 address is that of its network.
     let address = user.as_str().parse::<IpAddr>().ok().filter(|_| policy != USER);
     let key = address.map_or_else(|| Key::from(user.as_str()), |it| peer_ip().key_of(it));
-    let policy = fleet.set().of(policy, &key);
-    Ok(Json(limiter(policy.ok_or_else(unknown_policy)?).explain(key).await?))
+    let policy = fleet.set().of(policy, &key).ok_or_else(unknown_policy)?;
+    let limiter = Limiter::new(policy, windows).failure_policy(on_failure);
+    Ok(Json(limiter.explain(key).await?))
 }
 
 async fn policies(State(Operator { fleet, .. }): State<Operator>) -> Json<Value> {

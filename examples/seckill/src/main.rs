@@ -27,7 +27,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Router;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Bans, Limiter, MemoryStore};
+use tower_sliding_window::{Bans, MemoryStore};
 
 use crate::admin::{Operator, audit};
 use crate::args::Args;
@@ -55,25 +55,49 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let limits = Limits::new(&args)?;
     // Before Redis hears of a sale that does not begin.
     args.payment_token.as_deref().map(checked).transpose()?;
-    let apps = match args.redis.connect().await? {
+    let (windows, stock, terms, fleet): Kept = match args.redis.connect().await? {
         Some(redis) => on_redis(&args, limits, redis).await?,
         None => {
             tracing::info!("windows, stock and orders are kept in this process");
             let terms = terms(&args, Opening::start(&args, None).await?);
             let shelf = |pieces| OnSale::Memory(MemoryStock::new(pieces, terms.clone()));
             let stock = args.stock.iter().map(|(sku, pieces)| (sku.clone(), shelf(*pieces)));
-            let stock = stock.collect();
             let fleet = SharedPolicies::new(limits, Default::default(), None);
-            apps(&args, fleet, stock, terms, MemoryStore::new())?
+            (Arc::new(MemoryStore::new()), stock.collect(), terms, fleet)
         }
     };
-    tokio::spawn(async move { apps.fleet.follow().await });
-
-    serve(server, apps.clients, admin, apps.operator, pages::live()).await?;
+    let fleet = Arc::new(fleet);
+    let followed = Arc::clone(&fleet);
+    tokio::spawn(async move { followed.follow().await });
+    if args.user_query.is_some() {
+        tracing::warn!(
+            "every client is the user that it names: --user-query is for load generators"
+        );
+    }
+    let shop = Arc::new(Shop {
+        stock,
+        terms,
+        skus: args.stock.iter().map(|(sku, _)| sku.clone()).collect(),
+        prefix: args.redis.prefix.clone(),
+        user: user_key(args.user_query.as_deref()),
+        keeps_refunds: args.payment_token.is_some() && !args.redis.redis.is_empty(),
+        meter: Meter::new(),
+    });
+    let clients = routes(&args, Arc::clone(&shop), fleet.set(), Arc::clone(&windows))?;
+    let mut operator = Router::new();
+    if args.admin.admin.is_some() {
+        let bans = Bans::new(fleet.set().user(), Arc::clone(&windows)).on_event(audit);
+        let on_failure = args.on_failure;
+        operator = admin::routes(Operator { shop, fleet, bans, windows, on_failure });
+    }
+    serve(server, clients, admin, operator, pages::live()).await?;
     Ok(())
 }
 
-async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps, Box<dyn Error>> {
+/// What limits and sells: the store of the windows, what is for sale, on which terms, and the policies.
+type Kept = (Arc<dyn Store>, Stock, Terms, Fleet);
+
+async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Kept, Box<dyn Error>> {
     let unusable = |source| redis.unusable(source);
     let (prefix, replicas) = (&args.redis.prefix, args.replicas());
     let commands = redis.store.commands();
@@ -108,7 +132,7 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Apps,
     let fleet = SharedPolicies::new(limits, Default::default(), Some((commands.clone(), prefix)));
     fleet.look().await.map_err(unusable)?;
     tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    apps(args, fleet, stock, terms, redis.store)
+    Ok((Arc::new(redis.store), stock, terms, fleet))
 }
 
 fn terms(args: &Args, opening: Opening) -> Terms {
@@ -118,48 +142,4 @@ fn terms(args: &Args, opening: Opening) -> Terms {
     }
     let draws = has_opening && !args.first_come;
     Terms { opening, draws, turn: args.turn, pay_within: args.pay_within }
-}
-
-/// The routes of both listeners.
-struct Apps {
-    clients: Router,
-    operator: Router,
-    fleet: Arc<Fleet>,
-}
-
-/// Puts the routes of both listeners together.
-fn apps<S>(
-    args: &Args,
-    fleet: Fleet,
-    stock: Stock,
-    terms: Terms,
-    windows: S,
-) -> Result<Apps, Box<dyn Error>>
-where
-    S: Store + Clone,
-{
-    let meter = Arc::new(Meter::new());
-    let skus = args.stock.iter().map(|(sku, _)| sku.clone()).collect();
-    if args.user_query.is_some() {
-        tracing::warn!(
-            "every client is the user that it names: --user-query is for load generators"
-        );
-    }
-    let user = user_key(args.user_query.as_deref());
-    let prefix = args.redis.prefix.clone();
-    let keeps_refunds = args.payment_token.is_some() && !args.redis.redis.is_empty();
-    let shop = Arc::new(Shop { stock, terms, skus, prefix, user, keeps_refunds, meter });
-    let fleet = Arc::new(fleet);
-    let limits = fleet.set();
-    let clients = routes(args, Arc::clone(&shop), limits, windows.clone())?;
-    let mut operator = Router::new();
-    if args.admin.admin.is_some() {
-        let bans = Bans::new(limits.user(), windows.clone()).on_event(audit);
-        let on_failure = args.on_failure;
-        let limiter =
-            move |policy| Limiter::new(policy, windows.clone()).failure_policy(on_failure);
-        let (fleet, limiter) = (Arc::clone(&fleet), Arc::new(limiter));
-        operator = admin::routes(Operator { shop, fleet, bans, limiter });
-    }
-    Ok(Apps { clients, operator, fleet })
 }

@@ -50,7 +50,7 @@ pub(crate) struct Shop {
     /// Whether payments come from a provider with a token, and a Redis keeps those that buy nothing.
     pub(crate) keeps_refunds: bool,
     /// Counts what comes of orders.
-    pub(crate) meter: Arc<Meter>,
+    pub(crate) meter: Meter,
 }
 
 /// Puts the shop together.
@@ -58,7 +58,7 @@ pub(crate) fn routes(
     args: &Args,
     shop: Arc<Shop>,
     limits: &Limits,
-    windows: impl Store,
+    windows: Arc<dyn Store>,
 ) -> Result<Router, AdminError> {
     let address = args.trust_proxy.clone().map_or_else(key::peer_ip, key::client_ip);
     let user = Arc::clone(&shop.user);
