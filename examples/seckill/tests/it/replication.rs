@@ -126,15 +126,7 @@ async fn order_that_no_replica_confirms_is_a_503() {
     let live = drawn.ask("GET", "/admin/live", "").await.json();
     assert_eq!(live["orders"][5], json!(["unavailable", 1]), "the operator sees it");
     nothing_was_refused(&redis).await;
-    // Nor is it known without the right to wait.
-    redis.run::<()>(&["ACL", "SETUSER", "limiter", "-wait"]).await;
-    let refused = server.order("iphone", "alice").await;
-    refused.problem(503);
-    assert!(refused.json()["detail"].as_str().unwrap().starts_with("It may stand."));
     let _replica = redis.start_replica().await;
-    let why = async || ready().await.body.contains("'wait'");
-    eventually("it is not ready with a replica either", why).await;
-    redis.run::<()>(&["ACL", "SETUSER", "limiter", "+wait"]).await;
     // The order of the first try, once a replica has it.
     let is_known = async || server.order("iphone", "alice").await.status == 409;
     eventually("the replica confirms it", is_known).await;
@@ -179,37 +171,25 @@ async fn a_failover_that_loses_no_answer_is_no_loss() {
     assert_eq!(master.run::<[String; 2]>(&stock).await, ["2", "100"]);
 }
 
-/// A name stands for another server. Connections to what it stood for before stay.
+/// A name stands for another server. The old master has lost its replica and takes no writes, but ends no connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_behind_a_name_is_followed() {
-    let cases = [("1", false), ("1", true), ("0", false)];
-    for (replicas, is_cut_off) in cases {
-        let master = Redis::start().await;
-        let (replica, _way) = replica_of(&master).await;
-        let port = replica.port().to_string();
-        let _further = replica.start_replica().await;
-        let name = Proxy::to(master.port()).await;
-        let server = waiting_for(&name.url(), replicas, &[]);
-        assert_eq!(server.order("iphone", "alice").await.status, 201);
-        until_ready(&server).await;
-        let orders = ["HLEN", "seckill:{iphone}:orders"];
-        let is_there = async || replica.run::<usize>(&orders).await == 1;
-        eventually("the replica has the order", is_there).await;
-        replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-        match is_cut_off {
-            true => {
-                master.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
-            }
-            false => master.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await,
-        }
-        name.lead_to(replica.port());
-        // The old master takes no writes any more, so only the new one has an order of bob.
-        let sells = async || {
-            let bob = server.order("iphone", "bob").await.status;
-            bob == 409 && server.get("/readyz").await.status == 200
-        };
-        eventually(&format!("it is followed: {replicas}, {is_cut_off}"), sells).await;
-    }
+    let master = Redis::start().await;
+    let (replica, _way) = replica_of(&master).await;
+    let _further = replica.start_replica().await;
+    let name = Proxy::to(master.port()).await;
+    let server = waiting_for(&name.url(), "1", &[]);
+    assert_eq!(server.order("iphone", "alice").await.status, 201);
+    until_ready(&server).await;
+    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    master.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    name.lead_to(replica.port());
+    // Only the new one has an order of bob.
+    let sells = async || {
+        let bob = server.order("iphone", "bob").await.status;
+        bob == 409 && server.get("/readyz").await.status == 200
+    };
+    eventually("it is followed", sells).await;
 }
 
 /// Until the other replica follows the new master, it confirms what the old one writes.
@@ -415,19 +395,12 @@ async fn a_503_of_what_redis_has_refused_says_whether_it_may_stand() {
             assert!(!has("bob").await);
             until_ready(&server).await;
         }
-        // The script meets it after its first change, also if it had to be brought first.
+        // The script meets it after its first change.
         master.run::<()>(&["ACL", "SETUSER", "default", "-hset"]).await;
-        let unpaid = ["ZCARD", &format!("{prefix}:{{iphone}}:unpaid")];
-        for user in ["bob", "carol", "dave", "erin"] {
-            let before = master.run::<usize>(&unpaid).await;
-            let refused = server.order("iphone", user).await;
-            refused.problem(503);
-            let detail = refused.json()["detail"].clone();
-            assert!(detail.as_str().unwrap().starts_with("It may stand."), "{user}: {detail}");
-            assert!(master.run::<usize>(&unpaid).await > before);
-            master.run::<()>(&["SCRIPT", "FLUSH"]).await;
-        }
+        let refused = server.order("iphone", "bob").await;
         master.run::<()>(&["ACL", "SETUSER", "default", "+hset"]).await;
+        refused.problem(503);
+        assert!(refused.json()["detail"].as_str().unwrap().starts_with("It may stand."));
     }
 }
 
