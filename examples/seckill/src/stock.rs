@@ -26,7 +26,7 @@ pub(crate) type Stock = HashMap<Sku, OnSale>;
 ///
 /// In both, a call is one atomic step: never more orders than stock, and never two orders of one user.
 pub(crate) enum OnSale {
-    Memory(MemoryStock),
+    Memory(Box<MemoryStock>),
     Redis(Arc<RedisStock>),
 }
 
