@@ -3,7 +3,7 @@
 //! One task for each SKU reads its level four times a second. What clients poll, whether Redis has lost the
 //! SKU, and when a turn or the time to pay ends, follows from that, whatever the number of clients.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,8 +41,6 @@ const STALE: Duration = Duration::from_secs(2);
 const LEFT_BY: Duration = Duration::from_secs(5);
 /// How long ago a replica may have replied, in whole seconds, that is taken to have what it was sent.
 const LAG: u64 = 2;
-/// The most masters of a SKU that are remembered: each failover, and each move of its slot, has another.
-const MOST_HISTORIES: usize = 64;
 
 /// Keeps the stock and the orders of a SKU in Redis, for every server with the same prefix.
 pub(crate) struct RedisStock {
@@ -72,11 +70,13 @@ pub(crate) struct RedisStock {
 type Caller = (String, oneshot::Sender<Result<Replication, StoreError>>);
 type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
 
-/// The replicas of the masters that were seen.
+/// The replicas of the master that was seen last.
 #[derive(Default)]
 struct Followers {
-    /// Of each history those that there were last, and when one of those before them had left.
-    of_history: HashMap<String, (HashSet<String>, Option<Instant>)>,
+    history: String,
+    known: HashSet<String>,
+    /// When one of those before them had left, or did not follow another master yet.
+    left: Option<Instant>,
     /// The most that there ever were.
     most: usize,
 }
@@ -113,26 +113,22 @@ impl Replication {
 impl Followers {
     /// Takes note of the replicas of a master. Returns whether one has left it of late.
     fn see(&mut self, replicas: &Replication) -> bool {
-        if self.of_history.len() >= MOST_HISTORIES {
-            self.of_history.clear();
-        }
-        // Those of an old master stay: one connection may be to it, and another to the new one. Who is not there yet, after a
-        // restart or a failover, may be the next master.
-        let is_missed = replicas.online.len() < self.most;
-        let (known, left) = self
-            .of_history
-            .entry(replicas.history.clone())
-            .or_insert_with(|| (HashSet::new(), is_missed.then(Instant::now)));
         // One that can't load what its master sends is listed again and again for an instant, and never confirms anything.
-        let is_there = |(it, has_confirmed): &&(_, _)| *has_confirmed || known.contains(it);
-        let there: HashSet<_> =
-            replicas.online.iter().filter(is_there).map(|(it, _)| it.clone()).collect();
-        if !known.is_subset(&there) {
-            *left = Some(Instant::now());
+        let is_there = |(it, has_confirmed): &&(_, _)| *has_confirmed || self.known.contains(it);
+        let there = replicas.online.iter().filter(is_there).map(|(it, _)| it.clone());
+        let there: HashSet<_> = there.collect();
+        // Who does not follow a master that is new or was restarted may be the next one.
+        let has_left = match self.history == replicas.history {
+            true => !self.known.is_subset(&there),
+            false => replicas.online.len() < self.most,
+        };
+        if has_left {
+            self.left = Some(Instant::now());
         }
         self.most = there.len().max(self.most);
-        *known = there;
-        left.is_some_and(|at| at.elapsed() < LEFT_BY)
+        self.history.clone_from(&replicas.history);
+        self.known = there;
+        self.left.is_some_and(|at| at.elapsed() < LEFT_BY)
     }
 }
 
