@@ -167,19 +167,11 @@ struct Shop {
     client: Client<HttpConnector, Body>,
     connections: Semaphore,
     opens: Instant,
-    stage: watch::Sender<Stage>,
+    /// What every page shows, for all of them read the level: whether the sale is open, and whether all pieces are paid.
+    shown: watch::Sender<(bool, bool)>,
     is_draw: bool,
     /// How long before the opening bots hammer.
     lead: Duration,
-}
-
-/// What every page shows of the sale, for all of them read its level.
-#[derive(Clone, Copy, PartialEq, PartialOrd)]
-enum Stage {
-    Closed,
-    Open,
-    /// All pieces are paid.
-    Over,
 }
 
 /// A status, `Retry-After`, and the body.
@@ -194,7 +186,7 @@ impl Shop {
             client: Client::builder(TokioExecutor::new()).build_http(),
             connections: Semaphore::new(CONNECTIONS),
             opens: Instant::now(),
-            stage: watch::Sender::new(Stage::Closed),
+            shown: watch::Sender::default(),
             is_draw: false,
             lead,
         };
@@ -216,18 +208,14 @@ impl Shop {
         sleep_until(self.opens).await;
         loop {
             let levels = [self.level(0).await?, self.level(1).await?];
-            let stage = match levels {
-                levels if levels.iter().any(|it| !it["opens_in_ms"].is_null()) => Stage::Closed,
-                [level, _] if level["paid"] == level["stock"] => Stage::Over,
-                _ => Stage::Open,
-            };
-            self.stage.send_replace(stage);
-            sleep(if stage == Stage::Closed { BEAT / 100 } else { BEAT }).await;
+            let is_open = levels.iter().all(|it| it["opens_in_ms"].is_null());
+            self.shown.send_replace((is_open, levels[0]["over"] == true));
+            sleep(if is_open { BEAT } else { BEAT / 100 }).await;
         }
     }
 
-    async fn reaches(&self, stage: Stage) {
-        let _ = self.stage.subscribe().wait_for(|it| *it >= stage).await;
+    async fn shows(&self, what: impl FnMut(&(bool, bool)) -> bool) {
+        let _ = self.shown.subscribe().wait_for(what).await;
     }
 
     async fn ask(&self, actor: &Actor, what: &str, ticket: &str, body: &str) -> Result<Answer> {
@@ -301,7 +289,7 @@ impl Actor {
     async fn clicks(&mut self, shop: &Shop, is_open: bool, most: usize) -> Result<()> {
         for _ in 0..most {
             let Some(wait) = self.click(shop, is_open).await? else { break };
-            if timeout(wait, shop.reaches(Stage::Over)).await.is_ok() {
+            if timeout(wait, shop.shows(|(_, is_over)| *is_over)).await.is_ok() {
                 break;
             }
         }
@@ -322,7 +310,7 @@ impl Actor {
             sleep_until(shop.opens - LEAD / 2 + self.click).await;
             self.clicks(shop, false, 2).await?;
         }
-        shop.reaches(Stage::Open).await;
+        shop.shows(|(is_open, _)| *is_open).await;
         sleep(self.click).await;
         let most = [2, if self.is_admitted { 100 } else { 0 }][usize::from(shop.is_draw)];
         self.clicks(shop, true, most).await
