@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::IntoDeserializer;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use tower_sliding_window::{RedisCommands, RedisScript, StoreError};
 
 use super::{Call, Level, OnSale, Outcome, Reply, Stock, StockError, Terms};
@@ -339,26 +339,13 @@ impl RedisStock {
             Call::Entry(user) => ("entry", of(user), String::new(), 0),
         };
         let call = [op.to_owned(), subject, value, ticket.to_string()];
-        if op == "entry" || self.replicas.wanted == 0 {
-            return self.change(&call).await;
-        }
-        // What it has sent goes on if its time is over, and the circuit breaker learns of it.
-        let changed = timeout(2 * self.replicas.timeout, self.change(&call)).await;
-        changed.unwrap_or_else(|_| {
-            let late = StockError::from(StoreError::Timeout);
-            *lock(&self.trouble) = Some(late.clone());
-            Err(late)
-        })
-    }
-
-    async fn change(self: &Arc<Self>, call: &[String; 4]) -> Result<Reply, StockError> {
-        let sent = match self.send(call).await {
+        let sent = match self.send(&call).await {
             // Redis may have made the change. To make it again is safe. After a timeout there is no time left
             // for that.
             Err(StockError::Store(error))
                 if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
             {
-                self.send(call).await.map_err(|_| error)?
+                self.send(&call).await.map_err(|_| error)?
             }
             sent => sent?,
         };
