@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
+use axum::http::{Method, StatusCode};
 use axum::routing::{get, put};
 use axum::{Json, Router};
 use serde::Deserialize;
@@ -47,7 +47,7 @@ pub(crate) fn routes(operator: Operator) -> Router {
         .route("/admin/bans/{user}", get(show).put(impose).delete(lift))
         .route("/admin/explain/{user}", get(explain))
         .route("/admin/policies", get(policies))
-        .route("/admin/policies/{name}", put(set_policy).delete(reset_policy))
+        .route("/admin/policies/{name}", put(change).delete(change))
         .with_state(operator)
 }
 
@@ -179,40 +179,27 @@ struct WantedPolicy {
     version: Option<u64>,
 }
 
-async fn set_policy(
+/// Sets quotas by PUT, and follows the flags again by DELETE.
+async fn change(
     State(Operator { fleet, .. }): State<Operator>,
+    method: Method,
     name: PathText,
     body: WholeBody,
 ) -> Result<Json<Value>, Problem> {
-    let WantedPolicy { quotas, version } = body.object().map_err(bad_policy)?;
-    change(&fleet, name, version, Some(quotas)).await
-}
-
-/// Follows the flags again.
-async fn reset_policy(
-    State(Operator { fleet, .. }): State<Operator>,
-    name: PathText,
-) -> Result<Json<Value>, Problem> {
-    change(&fleet, name, None, None).await
-}
-
-async fn change(
-    fleet: &Fleet,
-    name: PathText,
-    version: Option<u64>,
-    quotas: Option<String>,
-) -> Result<Json<Value>, Problem> {
+    let wanted =
+        if method == Method::PUT { Some(body.object().map_err(bad_policy)?) } else { None };
+    let version = wanted.as_ref().and_then(|it: &WantedPolicy| it.version);
     let name = name.ok().map(|Path(name)| name).filter(|name| fleet.set().has(name));
     let name = name.ok_or_else(unknown_policy)?;
     let edit = |mut changes: Changes| {
-        match quotas {
-            Some(quotas) => changes.insert(name, quotas),
+        match wanted {
+            Some(WantedPolicy { quotas, .. }) => changes.insert(name, quotas),
             None => changes.remove(&name),
         };
         Ok(changes)
     };
     fleet.change(version, edit, bad_policy).await?;
-    Ok(Json(shown(fleet).await))
+    Ok(Json(shown(&fleet).await))
 }
 
 fn unknown_policy() -> Problem {

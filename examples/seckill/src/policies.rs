@@ -203,9 +203,8 @@ fn network_of(nets: &[IpNet], address: &Key) -> usize {
 pub(crate) async fn shown(fleet: &Fleet) -> Value {
     let policies = fleet.set().changing.iter().map(|(_, handle)| {
         let policy = handle.get();
-        let quotas: Vec<String> = policy.quotas().iter().map(ToString::to_string).collect();
         let penalty = policy.get_penalty().map(ToString::to_string);
-        json!({ "name": policy.name(), "quotas": quotas.join(","), "penalty": penalty })
+        json!({ "name": policy.name(), "quotas": policy.to_string(), "penalty": penalty })
     });
     let policies: Vec<Value> = policies.collect();
     let present = fleet.present().await;

@@ -9,7 +9,6 @@ mod payments;
 mod process;
 mod ready;
 mod replication;
-mod requests;
 mod stock;
 
 use http::request::Builder;
