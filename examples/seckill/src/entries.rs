@@ -81,7 +81,7 @@ fn known(shop: &Shop, path: PathText) -> Result<(&Sku, &OnSale), Problem> {
 }
 
 fn shown(shop: &Shop, sku: &Sku, on_sale: &OnSale, user: &UserId, reply: &Reply) -> Value {
-    let left = reply.left().map(whole_milliseconds);
+    let left = reply.until(reply.number).map(whole_milliseconds);
     let (draw, level) = (on_sale.draw(), on_sale.level().unwrap_or_default());
     let outcome = if reply.outcome == Outcome::Paid { Outcome::Ordered } else { reply.outcome };
     // Not all at once, and nobody sleeps through half a turn.
@@ -96,7 +96,7 @@ fn shown(shop: &Shop, sku: &Sku, on_sale: &OnSale, user: &UserId, reply: &Reply)
     match reply.outcome {
         Outcome::Entered => {
             shown["draws_in_ms"] = left.into();
-            let wait = reply.left().unwrap_or_default() + rush.mul_f64(chance());
+            let wait = reply.until(reply.number).unwrap_or_default() + rush.mul_f64(chance());
             shown["again_in_ms"] = whole_milliseconds(wait).into();
         }
         Outcome::Turn => {
@@ -114,7 +114,8 @@ fn shown(shop: &Shop, sku: &Sku, on_sale: &OnSale, user: &UserId, reply: &Reply)
             // There can be a turn for this user when one of those that run, or a time to pay, has ended for each
             // user until this one. Those that begin from now on, turns and orders, end later than this:
             let next = shop.terms.pay_within.min(shop.terms.turn);
-            let wait = reply.news_in().map_or(next, |news| news.min(next)) + rush.mul_f64(chance());
+            let wait = reply.until(reply.news_us).map_or(next, |news| news.min(next))
+                + rush.mul_f64(chance());
             shown["again_in_ms"] = whole_milliseconds(wait.max(rush / 2)).into();
         }
         Outcome::Ordered | Outcome::Paid => {

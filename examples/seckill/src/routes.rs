@@ -205,7 +205,7 @@ fn shown(id: &OrderId, user: &UserId, reply: &Reply) -> Value {
         "sku": id.sku,
         "user": user,
         "paid": reply.outcome == Outcome::Paid,
-        "pay_in_ms": reply.left().map(whole_milliseconds),
+        "pay_in_ms": reply.until(reply.number).map(whole_milliseconds),
     })
 }
 

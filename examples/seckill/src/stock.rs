@@ -45,6 +45,10 @@ impl Terms {
     fn turn_us(&self) -> u64 {
         self.opening.opens_in().map_or(self.turn.as_micros() as u64, |_| 0)
     }
+
+    fn pay_us(&self) -> u64 {
+        self.pay_within.as_micros() as u64
+    }
 }
 
 /// What to do with a SKU. `sale.lua` describes the parts.
@@ -116,19 +120,10 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    /// Returns how long it is until the time that `number` is, if there is one.
-    pub(crate) fn left(&self) -> Option<Duration> {
-        left(self.number, self.now_us)
+    /// Returns how long it is until a time of the reply, if there is one.
+    pub(crate) fn until(&self, time_us: u64) -> Option<Duration> {
+        (time_us > 0).then(|| Duration::from_micros(time_us.saturating_sub(self.now_us)))
     }
-
-    /// Returns after how long a user in line can have a turn at the earliest, as far as that is known.
-    pub(crate) fn news_in(&self) -> Option<Duration> {
-        left(self.news_us, self.now_us)
-    }
-}
-
-fn left(end_us: u64, now_us: u64) -> Option<Duration> {
-    (end_us > 0).then(|| Duration::from_micros(end_us.saturating_sub(now_us)))
 }
 
 /// How much of a SKU there was, and what has become of it.
@@ -154,8 +149,8 @@ impl OnSale {
     /// Returns the draw, or nothing if it goes to who comes first.
     pub(crate) fn draw(&self) -> Option<&Draw> {
         match self {
-            Self::Memory(stock) => stock.draw(),
-            Self::Redis(stock) => stock.draw(),
+            Self::Memory(stock) => stock.draw.as_ref(),
+            Self::Redis(stock) => stock.draw.as_ref(),
         }
     }
 

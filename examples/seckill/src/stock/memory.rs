@@ -13,7 +13,7 @@ use example_support::lock;
 
 /// Keeps the stock and the orders of a SKU in the memory of this process.
 pub(crate) struct MemoryStock {
-    draw: Option<Draw>,
+    pub(super) draw: Option<Draw>,
     shelf: Mutex<Shelf>,
     terms: Terms,
     started: (Instant, Duration),
@@ -71,10 +71,6 @@ impl MemoryStock {
         Self { draw, shelf, terms, started: (Instant::now(), since_1970()) }
     }
 
-    pub(super) fn draw(&self) -> Option<&Draw> {
-        self.draw.as_ref()
-    }
-
     /// Locks it for all of a call, so that nothing comes between, and does what its time has come for.
     fn lock(&self) -> MutexGuard<'_, Shelf> {
         let mut shelf = lock(&self.shelf);
@@ -84,8 +80,7 @@ impl MemoryStock {
         shelf.now_us = now.as_micros() as u64;
         // Once it has come, the secret is known.
         shelf.opens_us = opens.map(|opens| opens.as_micros() as u64);
-        shelf.turn_us = self.terms.turn_us();
-        shelf.pay_us = self.terms.pay_within.as_micros() as u64;
+        (shelf.turn_us, shelf.pay_us) = (self.terms.turn_us(), self.terms.pay_us());
         shelf.tick();
         shelf
     }
@@ -98,7 +93,7 @@ impl MemoryStock {
                 shelf.order(user.as_str(), order.uuid.to_string(), ticket)
             }
             Call::Enter(user) => {
-                let place = self.draw().map_or(0, |draw| draw.score(user));
+                let place = self.draw.as_ref().map_or(0, |draw| draw.score(user));
                 shelf.enter(user.as_str(), place);
                 shelf.tick();
                 shelf.state(user.as_str())

@@ -9,8 +9,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use redis::{Value, pipe};
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
@@ -18,7 +16,7 @@ use tower_sliding_window::{RedisCommands, RedisScript, StoreError};
 
 use super::{Call, Level, OnSale, Outcome, Reply, Stock, StockError, Terms};
 use crate::draw::{Draw, FIRST_COME};
-use crate::names::{Sku, UserId};
+use crate::names::{OrderId, Sku};
 use example_support::lock;
 
 /// The keys of the script: all that Redis has of a SKU, but for one by which a server asks what the replicas have.
@@ -54,7 +52,7 @@ pub(crate) struct RedisStock {
     callers: UnboundedSender<Caller>,
     /// The seed of the draw, or what stands there instead.
     kept: String,
-    draw: Option<Draw>,
+    pub(super) draw: Option<Draw>,
     /// When the level was read, and what it was.
     seen: Mutex<(Instant, Result<Level, StockError>)>,
     /// Why nothing can be sold all the same, as the last look or change has told.
@@ -269,8 +267,9 @@ impl RedisStock {
 
     /// Reads the level, does what its time has come for, and marks the SKU if Redis has lost it.
     async fn look(self: &Arc<Self>) -> Result<(), StockError> {
-        let tick = ["tick".to_owned(), self.kept.clone(), lock(&self.last).clone(), String::new()];
-        let looked = self.send(&tick).await.and_then(|Sent { reply, level, trouble }| {
+        let last = lock(&self.last).clone();
+        let looked = self.send("tick", &self.kept, &last, 0).await;
+        let looked = looked.and_then(|Sent { reply, level, trouble }| {
             let [stock, sold, paid, entries, turns] = level[..] else {
                 return Err(malformed("expected a level").into());
             };
@@ -309,10 +308,6 @@ impl RedisStock {
         looked.map(drop)
     }
 
-    pub(super) fn draw(&self) -> Option<&Draw> {
-        self.draw.as_ref()
-    }
-
     pub(super) fn level(&self) -> Result<Level, StockError> {
         let (at, level) = &*lock(&self.seen);
         if at.elapsed() > STALE { Err(StoreError::Unavailable.into()) } else { level.clone() }
@@ -324,28 +319,25 @@ impl RedisStock {
     }
 
     pub(super) async fn call(self: &Arc<Self>, call: Call<'_>) -> Result<Reply, StockError> {
-        let of = |user: &UserId| user.as_str().to_owned();
-        let (op, subject, value, ticket) = match call {
-            Call::Order { user, order, ticket } => {
-                ("order", of(user), order.uuid.to_string(), ticket)
-            }
+        let uuid = |order: &OrderId| order.uuid.to_string();
+        let (op, subject, value, more) = match call {
+            Call::Order { user, order, ticket } => ("order", user.as_str(), &*uuid(order), ticket),
             Call::Pay { order, payment, is_real } => {
-                ("pay", order.uuid.to_string(), payment.to_owned(), u64::from(is_real))
+                ("pay", &*uuid(order), payment, u64::from(is_real))
             }
             Call::Enter(user) => {
-                let place = self.draw().map_or(0, |draw| draw.score(user));
-                ("enter", of(user), place.to_string(), 0)
+                let place = self.draw.as_ref().map_or(0, |draw| draw.score(user));
+                ("enter", user.as_str(), &*place.to_string(), 0)
             }
-            Call::Entry(user) => ("entry", of(user), String::new(), 0),
+            Call::Entry(user) => ("entry", user.as_str(), "", 0),
         };
-        let call = [op.to_owned(), subject, value, ticket.to_string()];
-        let sent = match self.send(&call).await {
+        let sent = match self.send(op, subject, value, more).await {
             // Redis may have made the change. To make it again is safe. After a timeout there is no time left
             // for that.
             Err(StockError::Store(error))
                 if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
             {
-                self.send(&call).await.map_err(|_| error)?
+                self.send(op, subject, value, more).await.map_err(|_| error)?
             }
             sent => sent?,
         };
@@ -353,22 +345,20 @@ impl RedisStock {
     }
 
     /// Sends a call to the script. A change waits for the replicas.
-    async fn send(self: &Arc<Self>, call: &[String; 4]) -> Result<Sent, StockError> {
-        let [op, rest @ ..] = call;
+    async fn send(
+        self: &Arc<Self>,
+        op: &str,
+        subject: &str,
+        value: &str,
+        more: u64,
+    ) -> Result<Sent, StockError> {
         let opening = self.draw.as_ref().map(|_| self.terms.opening.micros().to_string());
-        let mut arguments = vec![op.clone(), opening.unwrap_or_default()];
-        let history = self.history.load(Ordering::Relaxed);
-        let pay_us = self.terms.pay_within.as_micros() as u64;
-        let numbers = [self.terms.turn_us(), pay_us, history];
-        arguments.extend(numbers.map(|it| it.to_string()));
-        arguments.extend_from_slice(rest);
-        let wanted = self.replicas.wanted;
-        arguments.push(u8::from(wanted > 0).to_string());
-        let told: Told = self.commands.script(&self.script, &self.keys, &arguments).await?;
+        let terms = (opening.unwrap_or_default(), self.terms.turn_us(), self.terms.pay_us());
+        let (wanted, history) = (self.replicas.wanted, self.history.load(Ordering::Relaxed));
+        let arguments = (op, terms, history, subject, value, more, u8::from(wanted > 0));
+        let told: Told = self.commands.script(&self.script, &self.keys, arguments).await?;
         let (outcome, order, number, now_us, news_us, history, level, info) = told;
-        let parsed: Result<Outcome, serde::de::value::Error> =
-            Outcome::deserialize(outcome.as_str().into_deserializer());
-        let outcome = parsed.map_err(malformed)?;
+        let outcome = serde_json::from_value(outcome.into()).map_err(malformed)?;
         if outcome == Outcome::Lost {
             // It is not set again: the orders are lost with it, and would be sold twice.
             return Err(StockError::Lost(self.sku.clone()));
@@ -380,7 +370,9 @@ impl RedisStock {
         match replicas {
             None if wanted == 0 => drop(self.history.fetch_max(history, Ordering::Relaxed)),
             // Nobody got anything that could be lost.
-            Some(_) if is_refusal(outcome) => trouble = None,
+            Some(_) if matches!(outcome, Outcome::SoldOut | Outcome::TurnOver | Outcome::Over) => {
+                trouble = None;
+            }
             Some(by) if op != "tick" => trouble = self.confirm(by, history).await,
             // A failover may take back what too few replicas have.
             Some(by) if is_unsure && trouble.is_none() => {
@@ -392,7 +384,7 @@ impl RedisStock {
         match outcome {
             _ if trouble.is_some() => {}
             Outcome::Placed => lock(&self.last).clone_from(&order),
-            Outcome::Paid if op == "pay" => lock(&self.last).clone_from(&rest[1]),
+            Outcome::Paid if op == "pay" => value.clone_into(&mut lock(&self.last)),
             _ => {}
         }
         Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })
@@ -458,10 +450,6 @@ async fn put_on_sale(
         tracing::warn!(%sku, kept, "the mode of the sale was set before, and is kept");
     }
     Ok(kept)
-}
-
-fn is_refusal(outcome: Outcome) -> bool {
-    matches!(outcome, Outcome::SoldOut | Outcome::TurnOver | Outcome::Over)
 }
 
 #[cfg(test)]
