@@ -3,7 +3,7 @@
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Cluster, MASTER, Redis, Sentinel, eventually};
 
-use crate::{ADMIN, alone, by, on_redis, order, ttl};
+use crate::{ADMIN, alone, by, on_redis, order};
 
 #[tokio::test]
 async fn a_restart_keeps_stock_and_orders() {
@@ -29,7 +29,7 @@ async fn a_restart_keeps_stock_and_orders() {
     let records = ["buyers", "draw", "orders", "stock", "unpaid"];
     assert_eq!(keys, records.map(|record| format!("shop:{{iphone}}:{record}")));
     for key in keys {
-        assert_eq!(ttl(&redis, key.as_bytes()).await, -1, "{key} is a record");
+        assert_eq!(redis.run::<i64>(&["TTL", &key]).await, -1, "{key} is a record");
     }
 }
 

@@ -15,7 +15,7 @@ use http::request::Builder;
 use serde_json::{Value, json};
 use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::requests::HttpResponse;
-use test_support::server_process::{ADMIN, Server, TOKEN};
+use test_support::server_process::{ADMIN, Server, TOKEN, fails};
 use test_support::{Redis, eventually};
 
 const SECKILL: &str = env!("CARGO_BIN_EXE_seckill");
@@ -101,7 +101,8 @@ fn count(answers: &[HttpResponse], status: u16) -> usize {
     answers.iter().filter(|answer| answer.status == status).count()
 }
 
-/// Returns the time to live of a key in seconds, or -1 if the key has none.
-async fn ttl(redis: &Redis, key: &[u8]) -> i64 {
-    redis::cmd("TTL").arg(key).query_async(&mut redis.connection().await.unwrap()).await.unwrap()
+/// Checks that a server can't be started with this Redis, and says why. Returns its logs.
+fn does_not_start(redis: &Redis, flags: &[&str], why: &str) -> String {
+    let at = ["--listen", "127.0.0.1:0", "--redis", &redis.url()];
+    fails(SECKILL, &[&at[..], flags].concat(), 1, why)
 }

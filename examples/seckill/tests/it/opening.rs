@@ -3,11 +3,11 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use humantime::format_rfc3339_micros;
-use test_support::server_process::{Server, fails};
+use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::sleep;
 
-use crate::{SECKILL, alone, on_redis, ttl};
+use crate::{alone, does_not_start, on_redis};
 
 const HOUR: u64 = 3600;
 const FREE: [&str; 5] = ["--first-come", "--quota", "9999/1s", "--ip-quota", "off"];
@@ -26,7 +26,8 @@ async fn opens_in_is_added_once() {
     let redis = Redis::start().await;
     let first = on_redis(&redis, &["--first-come", "--opens-in", "1h"]);
     let opening: String = redis.run(&["GET", "seckill:opening"]).await;
-    assert_eq!(ttl(&redis, b"seckill:opening").await, -1, "a restart after months moves nothing");
+    let ttl = redis.run::<i64>(&["TTL", "seckill:opening"]).await;
+    assert_eq!(ttl, -1, "a restart after months moves nothing");
     // A server that is closed writes it again when it is lost.
     redis.run::<()>(&["DEL", "seckill:opening"]).await;
     let held = async || redis.run::<Option<String>>(&["GET", "seckill:opening"]).await;
@@ -80,9 +81,8 @@ async fn a_sale_that_is_open_is_not_closed_again() {
     for opened in [["--opens-in", "0s"], long_ago] {
         let redis = Redis::start().await;
         let server = on_redis(&redis, &opened);
-        let url = redis.url();
-        let flags = [&["--listen", "127.0.0.1:0", "--redis", &url], &later[..]].concat();
-        fails(SECKILL, &flags, 1, "in the key seckill:opening, and the sale is open\nhint: ");
+        let why = "in the key seckill:opening, and the sale is open\nhint: ";
+        does_not_start(&redis, &later, why);
         for server in [server, on_redis(&redis, &soon), on_redis(&redis, &long_ago)] {
             assert_eq!(opens_in_ms(&server).await, 0);
         }
@@ -107,10 +107,8 @@ async fn a_sale_does_not_open_while_redis_is_away() {
 async fn what_is_no_opening_prevents_the_start() {
     let redis = Redis::start().await;
     redis.run::<()>(&["SET", "seckill:opening", "noon"]).await;
-    let url = redis.url();
     for opening in [&[][..], &["--opens-in", "1h"]] {
-        let flags = [&["--listen", "127.0.0.1:0", "--redis", &url], opening].concat();
-        fails(SECKILL, &flags, 1, "seckill:opening holds no opening: delete it");
+        does_not_start(&redis, opening, "seckill:opening holds no opening: delete it");
     }
     assert_eq!(redis.run::<String>(&["GET", "seckill:opening"]).await, "noon");
 }

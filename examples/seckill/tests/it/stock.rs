@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use test_support::program::Program;
 use test_support::proxy::{Fault, Proxy};
-use test_support::server_process::fails;
 use test_support::{Redis, eventually};
 use tokio::time::sleep;
 
-use crate::{SECKILL, alone, by, count, on_redis, pay, rush, sale};
+use crate::{SECKILL, alone, by, count, does_not_start, on_redis, pay, rush, sale};
 
 const NO_ORDER: &str = "/orders/iphone.00000000-0000-4000-8000-000000000000";
 
@@ -83,9 +82,8 @@ async fn a_sku_without_its_stock_or_its_buyers_is_lost() {
 }
 
 /// Checks that a server that is started finds the stock lost.
-fn does_not_start(redis: &Redis) {
-    let flags = ["--listen", "127.0.0.1:0", "--redis", &redis.url()];
-    let hint = fails(SECKILL, &flags, 1, "Redis has lost the stock of iphone");
+fn is_lost(redis: &Redis) {
+    let hint = does_not_start(redis, &[], "Redis has lost the stock of iphone");
     // Otherwise a new sale would have the old opening.
     assert!(hint.contains("{iphone}:draw'; redis-cli -c DEL seckill:opening"), "{hint}");
 }
@@ -102,7 +100,7 @@ async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
         server.signal("CONT");
         server
     });
-    does_not_start(&redis);
+    is_lost(&redis);
     let server = continued.await.unwrap();
     let order = by(&server, "alice", "GET", NO_ORDER).await;
     for response in
@@ -112,7 +110,7 @@ async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
     }
     let logs = server.stop();
     assert!(logs.contains("marked as lost") && logs.contains("HAS LOST THE STOCK"), "{logs}");
-    does_not_start(&redis);
+    is_lost(&redis);
 }
 
 /// Another server has sold as many pieces meanwhile as are lost: their number alone tells nothing.
@@ -140,7 +138,7 @@ async fn a_server_that_sees_late_that_an_order_is_lost_ends_the_sale() {
             // Where the order is there and its payment is not, whoever pays for it now would pay twice.
             assert_eq!(pay(&server, &order, "2").await.problem(503), "/problems/stock-lost");
         }
-        does_not_start(&redis);
+        is_lost(&redis);
     }
 }
 
@@ -149,7 +147,7 @@ async fn a_stock_whose_draw_is_lost_is_not_drawn_anew() {
     let redis = Redis::start().await;
     let _server = on_redis(&redis, &["--opens-in", "1h"]);
     redis.run::<()>(&["DEL", "seckill:{iphone}:draw"]).await;
-    does_not_start(&redis);
+    is_lost(&redis);
     assert!(!redis.run::<bool>(&["EXISTS", "seckill:{iphone}:draw"]).await);
 }
 
