@@ -54,7 +54,6 @@ struct Order {
     user: String,
     /// Until when it has to be paid, or 0 if it is.
     deadline: u64,
-    is_paid: bool,
 }
 
 /// Takes the first name, if its score is no higher.
@@ -145,8 +144,8 @@ impl Shelf {
         let is_over = self.payments.len() >= self.stock;
         match (self.users.get(user), self.opens_us) {
             (Some(At::Order(held)), _) => {
-                let Order { deadline, is_paid, .. } = self.orders[held];
-                let outcome = if is_paid { Outcome::Paid } else { Outcome::Ordered };
+                let Order { deadline, .. } = self.orders[held];
+                let outcome = if deadline > 0 { Outcome::Ordered } else { Outcome::Paid };
                 self.reply(outcome, held, deadline)
             }
             (Some(At::Turn(end)), _) => self.reply(Outcome::Turn, "", *end),
@@ -198,7 +197,7 @@ impl Shelf {
         let deadline = self.now_us + self.pay_us;
         self.unpaid.insert((deadline, order.clone()));
         let placed = self.reply(Outcome::Placed, &order, deadline);
-        self.orders.insert(order, Order { user: user.to_owned(), deadline, is_paid: false });
+        self.orders.insert(order, Order { user: user.to_owned(), deadline });
         placed
     }
 
@@ -206,10 +205,10 @@ impl Shelf {
         let outcome = match (self.payments.get(payment), self.orders.get_mut(order)) {
             (Some(of), _) if of != order => Outcome::PaymentUsed,
             (Some(_), _) => Outcome::Paid,
-            (None, Some(Order { is_paid: true, .. })) => Outcome::AlreadyPaid,
+            (None, Some(Order { deadline: 0, .. })) => Outcome::AlreadyPaid,
             (None, Some(unpaid)) => {
                 self.unpaid.remove(&(unpaid.deadline, order.to_owned()));
-                (unpaid.deadline, unpaid.is_paid) = (0, true);
+                unpaid.deadline = 0;
                 self.payments.insert(payment.to_owned(), order.to_owned());
                 Outcome::Paid
             }
