@@ -208,29 +208,17 @@ impl StockError {
 
 impl From<StockError> for Problem {
     fn from(error: StockError) -> Self {
-        static NOT_REPLICATED: Throttle = Throttle::new();
-        static LOST: Throttle = Throttle::new();
-        let unavailable = StatusCode::SERVICE_UNAVAILABLE;
-        match error {
-            StockError::Store(error) => Self::from(error).retry_after(OUTAGE),
+        static LOGGED: Throttle = Throttle::new();
+        let (kind, title, wait) = match error {
+            StockError::Store(error) => return Self::from(error).retry_after(OUTAGE),
             StockError::NotReplicated { .. } | StockError::ReplicaLeft => {
-                NOT_REPLICATED.log(|times| {
-                    tracing::warn!(%error, times, "orders, entries and payments are answered with 503: the replicas may not have them");
-                });
-                Self::new(unavailable, "not-replicated", "It is not safe yet").retry_after(OUTAGE)
+                ("not-replicated", "It is not safe yet", OUTAGE)
             }
-            StockError::Lost(sku) => {
-                LOST.log(|times| {
-                    tracing::error!(
-                        %sku,
-                        times,
-                        "REDIS HAS LOST THE STOCK OF A SKU ON SALE, and maybe orders: nothing is sold \
-                         until an operator has restored SKU and orders, or set the stock anew"
-                    );
-                });
-                Self::new(unavailable, "stock-lost", "The stock of this SKU is not known")
-                    .retry_after(Duration::from_secs(10))
-            }
-        }
+            StockError::Lost(_) => ("stock-lost", "The stock of this SKU is not known", 2 * OUTAGE),
+        };
+        LOGGED.log(|times| {
+            tracing::error!(%error, times, "orders, entries and payments are answered with 503");
+        });
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, title).retry_after(wait)
     }
 }

@@ -109,7 +109,7 @@ async fn a_server_that_is_started_after_a_loss_does_not_sell_again() {
         assert_eq!(response.problem(503), "/problems/stock-lost");
     }
     let logs = server.stop();
-    assert!(logs.contains("marked as lost") && logs.contains("HAS LOST THE STOCK"), "{logs}");
+    assert!(logs.contains("marked as lost") && logs.contains("answered with 503"), "{logs}");
     is_lost(&redis);
 }
 
