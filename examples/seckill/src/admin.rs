@@ -1,6 +1,7 @@
 //! The admin listener: an operator looks at bans, imposes and lifts them, has a user's log explained, and
 //! changes policies on every server.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -144,20 +145,14 @@ fn bad_ban(why: impl Display) -> Problem {
     ))
 }
 
-#[derive(Deserialize)]
-struct OfPolicy {
-    policy: Option<String>,
-}
-
 /// Reads the log of a user, or of an address under its policy. It is not changed, and nothing is counted.
 async fn explain(
     State(Operator { windows, on_failure, fleet, .. }): State<Operator>,
-    query: Result<Query<OfPolicy>, QueryRejection>,
+    Query(query): Query<HashMap<String, String>>,
     path: PathText,
 ) -> Result<Json<Explanation>, Problem> {
     let user = user(path)?;
-    let Query(OfPolicy { policy }) = query.map_err(|_| unknown_policy())?;
-    let policy = policy.as_deref().unwrap_or(USER);
+    let policy = query.get("policy").map_or(USER, String::as_str);
     // The log of an IPv6 address is that of its network.
     let address = user.as_str().parse::<IpAddr>().ok().filter(|_| policy != USER);
     let key = address.map_or_else(|| Key::from(user.as_str()), |it| peer_ip().key_of(it));

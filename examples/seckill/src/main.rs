@@ -136,10 +136,6 @@ async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Kept,
 }
 
 fn terms(args: &Args, opening: Opening) -> Terms {
-    let has_opening = opening.micros() > 0;
-    if args.first_come && !has_opening {
-        tracing::warn!("--first-come changes nothing: without an opening there is no draw");
-    }
-    let draws = has_opening && !args.first_come;
+    let draws = opening.micros() > 0 && !args.first_come;
     Terms { opening, draws, turn: args.turn, pay_within: args.pay_within }
 }

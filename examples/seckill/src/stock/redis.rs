@@ -289,12 +289,7 @@ impl RedisStock {
         }
         let (level, trouble) = match &looked {
             Ok((level, trouble)) => (Some(Ok(*level)), trouble.clone()),
-            Err(lost @ StockError::Lost(_)) => {
-                if !matches!(seen.1, Err(StockError::Lost(_))) {
-                    tracing::error!(%sku, "Redis has lost a SKU on sale: it is marked as lost");
-                }
-                (Some(Err(lost.clone())), None)
-            }
+            Err(lost @ StockError::Lost(_)) => (Some(Err(lost.clone())), None),
             // Until it is stale, the level before is shown.
             Err(error) => (None, Some(error.clone())),
         };

@@ -158,7 +158,7 @@ async fn an_address_is_explained_by_the_policy_of_its_network() {
         let quotas = &explain(address, policy).await.json()["quotas"];
         assert_eq!((&quotas[0]["quota"], &quotas[0]["taken"]), (&json!(quota), &json!(taken)));
     }
-    assert_eq!(explain("::1", "ip&policy=ip").await.problem(404), "/problems/unknown-policy");
+    assert_eq!(explain("::1", "none").await.problem(404), "/problems/unknown-policy");
 }
 
 /// Sends orders until one is denied, and returns how many were admitted.
