@@ -144,10 +144,16 @@ local function seen(refused)
   return reply('done', refused, 0, 0, level)
 end
 if op == 'tick' then
-  -- A Redis that takes no writes is found out before anybody orders.
-  local told = redis.pcall('SET', stock, known)
-  if told.err then
-    return seen(told.err)
+  -- A Redis that takes no writes, or not all of them from this user, is found out before anybody orders.
+  local nothing = {
+    { 'SET', stock, known }, { 'ZADD', unpaid, 'XX', 0, '' }, { 'ZREM', unpaid, '' }, { 'ZPOPMIN', line, 0 },
+    { 'HDEL', returned, '' }, { 'HSET', returned, '', '' }, { 'HDEL', returned, '' },
+  }
+  for _, command in ipairs(nothing) do
+    local told = redis.pcall(unpack(command))
+    if type(told) == 'table' and told.err then
+      return seen(told.err)
+    end
   end
 end
 local function give_back(order)

@@ -48,6 +48,12 @@ async fn a_sale_that_stands_still_says_why() {
         redis.run::<()>(&["CONFIG", "SET", key, "0"]).await;
         goes_on(&server).await;
     }
+    for right in ["hset", "hdel", "zadd", "zrem", "zpopmin"] {
+        redis.run::<()>(&["ACL", "SETUSER", "default", &format!("-{right}")]).await;
+        stands_still(&server, &["Nothing is sold: the stock can't be read or changed"]).await;
+        redis.run::<()>(&["ACL", "SETUSER", "default", &format!("+{right}")]).await;
+        goes_on(&server).await;
+    }
     redis.run::<()>(&["SET", "seckill:{iphone}:stock", "many"]).await;
     stands_still(&server, &["No iphone is sold: Redis has lost", "'seckill:{iphone}:stock'"]).await;
     let hint = server.get("/readyz").await.body;
