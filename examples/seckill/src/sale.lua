@@ -159,6 +159,8 @@ end
 local function give_back(order)
   local user = call('HGET', orders, order)
   if user and not call('HGET', paid, order) then
+    -- Fails here if this user lacks the right to what follows: Redis takes nothing back of what was changed before.
+    call('HDEL', returned, order)
     call('HSET', returned, order, user)
     call('HDEL', orders, order)
     call('HDEL', buyers, user)

@@ -259,10 +259,15 @@ async fn page_speaks_chinese_also_of_an_outage() {
     tab.sees("#act", str::is_empty).await;
     server.signal("CONT");
     tab.sees("#act", |text| text == "立即购买").await;
-    // An order of another tab is not taken for one that is paid.
+    // An order of another tab, which the page has not seen, is not taken for one that is paid.
+    let no_look = "window.fetch = (...it) => \
+        it[0].endsWith('/entry') ? Promise.reject(new TypeError()) : real(...it); null";
+    tab.run::<()>(no_look).await;
     tab.is_user("alice").await;
     assert_eq!(server.order("iphone", "alice").await.status, 201);
     tab.does("立即购买").await;
+    tab.until(&format!("!{DISABLED}")).await;
+    tab.run::<()>("window.fetch = real; null").await;
     tab.answers("付款后就是您的").await;
 }
 

@@ -94,7 +94,7 @@ async fn apps(
             (limiter, SharedPolicies::new(levels, document, None))
         }
     };
-    let hold_messages = (args.hold_messages.get() as usize).min(connections / 2);
+    let hold_messages = (args.hold_messages.get() as usize).min((connections / 2).max(1));
     let gateway = Arc::new(Gateway {
         limiter: limiter.failure_policy(args.on_failure).max_waiters(hold_messages),
         policies,

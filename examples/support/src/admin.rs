@@ -138,7 +138,7 @@ pub fn checked(token: &str) -> Result<Arc<str>, AdminError> {
 pub enum AdminError {
     #[error(
         "the token is missing, or not 16 to 256 characters of A-Z a-z 0-9 - . _ ~ + / =\n\
-         hint: set the variable that --help shows for --admin-token, to what `openssl rand -hex 32` prints"
+         hint: set the variable that --help shows for it, or for --admin-token, to what `openssl rand -hex 32` prints"
     )]
     Token,
     #[error(transparent)]

@@ -1,8 +1,7 @@
 //! Logs on stderr, from the start of a program to its exit code.
 
 use std::error::Error;
-use std::io::stderr;
-use std::mem;
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -34,7 +33,7 @@ pub async fn exit_code(program: impl Future<Output = Result<(), Box<dyn Error>>>
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("error: {error}");
+            let _ = writeln!(stderr(), "error: {error}");
             ExitCode::FAILURE
         }
     }
@@ -58,7 +57,7 @@ impl Throttle {
         *times += 1;
         if passed.is_none_or(|passed| passed.elapsed() >= PERIOD) {
             *passed = Some(Instant::now());
-            let times = mem::take(times);
+            let times = std::mem::take(times);
             drop(counted);
             log(times);
         }

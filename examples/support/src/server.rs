@@ -125,8 +125,9 @@ impl Server {
             let (mut is_open, patience) = (open.subscribe(), self.patience);
             tokio::spawn(async move {
                 let (_place, mut connection) = (place, pin!(connection));
-                // An error is a client that has gone.
+                // An error is a client that has gone. Biased: a request that has come already is read first.
                 tokio::select! {
+                    biased;
                     _ = connection.as_mut() => return,
                     _ = is_open.changed() => connection.as_mut().graceful_shutdown(),
                 }
