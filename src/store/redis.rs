@@ -374,7 +374,9 @@ impl RedisStore {
         let Inner { local, journal, health, .. } = &*self.0;
         let since_loss = health.since_loss();
         for log in &check.logs {
-            if since_loss.is_some_and(|since_loss| since_loss < log.policy.retention()) {
+            if since_loss.is_some_and(|since_loss| since_loss < log.policy.retention())
+                && local.has_unseen_loss(log, losses)
+            {
                 // Who finds that the loss was seen finds the log in the journal.
                 journal.with(|state| state.lose(log, local.see_loss(log, losses)));
             }

@@ -67,6 +67,11 @@ impl MemoryStore {
         self.with_log(log, |stored, _| stored.entries.cost_of(id)).flatten()
     }
 
+    /// Returns whether a log may have been lost since it was last noted that it may.
+    pub(in crate::store) fn has_unseen_loss(&self, log: &LogId, losses: u64) -> bool {
+        self.with_log(log, |stored, _| stored.loss < losses).unwrap_or(false)
+    }
+
     /// Takes note that Redis may have lost a log. Returns its requests, each with its cost and when it was admitted,
     /// unless that was noted before.
     pub(in crate::store) fn see_loss(
@@ -108,7 +113,7 @@ impl MemoryStore {
         (record.wait_us(now_us) > 0).then(|| (record.clone(), now_us))
     }
 
-    /// Imposes a ban that was seen in Redis, at `store_timestamp` on its clock. If there is no room, it is
+    /// Imposes a ban that was seen in Redis, at an instant of its clock. If there is no room, it is
     /// not kept: an outage then does not know of it.
     pub(in crate::store) fn restore_ban(
         &self,

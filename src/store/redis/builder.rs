@@ -127,7 +127,7 @@ impl RedisStoreBuilder {
     /// [retention](crate::Policy::retention).
     ///
     /// In an outage there is also room for as many admissions to be written back, one for each log, and for as many settlements
-    /// and cancellations. Without room a request is refused as one whose key has
+    /// and cancellations. After a loss of data the admissions of a log are kept twice until they are written. Without room a request is refused as one whose key has
     /// no local decision, unless it is denied.
     ///
     /// At the capacity, Redis still serves a key that has no log here. In an outage such a key has

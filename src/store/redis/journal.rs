@@ -80,6 +80,8 @@ struct Unwritten {
     requests: HashMap<Uuid, Request, RandomState>,
     /// How often it was noted that the ban of the key is to be written.
     bans: u32,
+    /// How often Redis may have lost the log.
+    losses: u32,
     /// The result of the writer, and when it began. Closed when the writer is gone, also if its task was dropped.
     writing: Option<(watch::Receiver<WriteResult>, Instant)>,
 }
@@ -89,6 +91,7 @@ pub(super) struct Writer {
     pub(super) log: LogId,
     pub(super) requests: Vec<(Uuid, Request)>,
     pub(super) bans: u32,
+    losses: u32,
     pub(super) result: watch::Sender<WriteResult>,
 }
 
@@ -243,13 +246,19 @@ impl State {
 
     /// Takes note of the requests that this process knows of a log, because Redis may have lost them.
     pub(super) fn lose(&mut self, log: &LogId, known: Vec<(Uuid, Cost, Instant)>) {
+        if known.is_empty() {
+            return;
+        }
+        let unwritten = self.logs.entry(log.clone()).or_default();
+        unwritten.losses += 1;
+        unwritten.requests.reserve(known.len());
         for (id, cost, at) in known {
             let request =
                 Request { initial: cost.initial, places: cost.now, at, origin: Origin::Redis };
+            let noted = unwritten.requests.entry(id).or_insert(request);
             // What is noted already is more exact, unless it expects that Redis has the request.
-            let noted = self.logs.get(log).and_then(|it| it.requests.get(&id));
-            if noted.is_none_or(|it| it.origin == Origin::Kept) {
-                self.set(log, id, request);
+            if noted.origin == Origin::Kept {
+                self.room -= std::mem::replace(noted, request).room();
             }
         }
     }
@@ -287,9 +296,9 @@ impl State {
         let requests = unwritten.requests.iter().take(most).map(|(id, it)| (*id, *it)).collect();
         let (result, writing) = watch::channel(None);
         unwritten.writing = Some((writing.clone(), now));
-        let bans = unwritten.bans;
+        let (bans, losses) = (unwritten.bans, unwritten.losses);
         let log = self.logs.get_key_value(log)?.0.clone();
-        Some((writing, Some(Writer { log, requests, bans, result })))
+        Some((writing, Some(Writer { log, requests, bans, losses, result })))
     }
 
     /// Returns whether no other writer has taken the place of one that was at rest.
@@ -299,15 +308,16 @@ impl State {
     }
 
     /// Ends the work of a writer. If it has succeeded, drops what it has written, except what has changed
-    /// meanwhile.
+    /// meanwhile, or may be lost since.
     pub(super) fn finish(&mut self, writer: &Writer, result: Result<(), StoreError>) {
         if self.is_of(writer)
             && let Some(unwritten) = self.logs.get_mut(&writer.log)
         {
             unwritten.writing = None;
             if result.is_ok() {
+                let is_kept = unwritten.losses == writer.losses;
                 for (id, request) in &writer.requests {
-                    if unwritten.requests.get(id) == Some(request) {
+                    if is_kept && unwritten.requests.get(id) == Some(request) {
                         unwritten.requests.remove(id);
                         self.room -= request.room();
                     }

@@ -111,8 +111,14 @@ impl RedisStore {
             let took = began.elapsed();
             // A server that is gone, is slow or refuses what it is told delays no other one.
             let write = |logs: &Arc<Vec<LogId>>| self.clone().write_to_one(logs.clone(), first);
-            let are_written = logs_of.values().map(write).collect::<JoinSet<_>>().join_all().await;
-            if are_written.contains(&false) {
+            let mut writes: JoinSet<_> = logs_of.values().map(write).collect();
+            let mut has_failed = false;
+            while let Some(written) = writes.join_next().await {
+                // An error means that its runtime ends.
+                let Ok(is_written) = written else { return };
+                has_failed |= !is_written;
+            }
+            if has_failed {
                 self.0.journal.report_lost();
                 first += MOST_LOGS;
                 // To look for many of them holds up those that decide here.
@@ -158,7 +164,7 @@ impl RedisStore {
     }
 
     /// Writes what a writer has to write.
-    async fn write_to_redis(&self, writer: &Writer) -> Result<(), StoreError> {
+    pub(super) async fn write_to_redis(&self, writer: &Writer) -> Result<(), StoreError> {
         let Inner { local, reconciles, denials, .. } = &*self.0;
         let (log, requests) = (&writer.log, &writer.requests);
         if !requests.is_empty() {

@@ -537,6 +537,29 @@ async fn request_that_is_settled_beside_a_loss_is_restored() {
     }
 }
 
+/// Redis loses what a writer has just written, before the writer has its reply.
+#[tokio::test]
+async fn loss_beside_a_write_is_made_good() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let check = Check::new([budget()]).at_cost(4);
+    assert!(store.admit_one(&check).await);
+    let lose = |losses| {
+        let lost = store.0.local.see_loss(&budget(), losses);
+        store.0.journal.with(|state| state.lose(&budget(), lost));
+    };
+    lose(1);
+    let writer = claim(&store, &budget());
+    store.write_to_redis(&writer).await.unwrap();
+    server.run::<()>(&["FLUSHALL"]).await;
+    lose(2);
+    store.0.journal.with(|state| state.finish(&writer, Ok(())));
+    store.ensure_task();
+    store.settled_journal().await;
+    let peeked = Store::peek(&store, &Check::new([budget()])).await.unwrap();
+    assert_eq!(peeked.logs()[0].quotas()[0].remaining(), LIMIT - 4);
+}
+
 /// As if its Redis was overloaded: a check takes no longer than another one may wait.
 #[tokio::test]
 async fn check_is_not_sent_again_for_longer_than_a_second() {
