@@ -219,15 +219,13 @@ impl CircuitBreaker {
         }
         self.connect_if_idle();
         let (began, mut states) = (Instant::now(), self.state.subscribe());
+        // A program that waits for each check by `block_on` gives the task that connects no other time.
+        yield_now().await;
         let left = self.response_timeout.saturating_sub(states.borrow().since.elapsed());
         let state = timeout(left, states.wait_for(|state| !state.is_awaited())).await;
         let ready = state.ok().and_then(Result::ok).and_then(|state| state.ready());
         // A call at rest with its runtime is not sent late: others may have done since what would undo it.
         let ready = ready.filter(|_| began.elapsed() < self.response_timeout.saturating_mul(2));
-        if ready.is_none() {
-            // A program that waits for each check by `block_on` gives the task that connects no other time.
-            yield_now().await;
-        }
         ready.ok_or(StoreError::Unavailable)
     }
 
@@ -297,12 +295,22 @@ impl CircuitBreaker {
         if let Some(error) = error {
             self.report_lost(&error);
         } else if is_needed {
-            if self.reported().take().is_some() {
-                self.health.forget_lost_connection();
-            }
-            self.health.find_connection();
+            self.report_found();
         }
         is_over
+    }
+
+    /// Takes note that a task begins an attempt: calls wait for it from now on. Returns how many have failed.
+    fn begin_attempt(&self, number: u64) -> u32 {
+        let mut failures = 0;
+        self.state.send_if_modified(|state| {
+            if state.number == number && state.connection.is_none() {
+                state.since = Instant::now();
+            }
+            failures = state.failures;
+            false
+        });
+        failures
     }
 
     /// Takes note of the server behind the connection, which may be new. Records a loss if it is not the one of before, or has
@@ -361,6 +369,10 @@ impl CircuitBreaker {
         });
         if is_given_up && failures >= 2 {
             self.report_lost(error);
+            if self.is_connected() {
+                // The task was faster.
+                self.report_found();
+            }
         }
     }
 
@@ -375,17 +387,23 @@ impl CircuitBreaker {
         if reported.is_some_and(|at| at.elapsed() < REPORT_PAUSE) {
             return;
         }
-        let is_first = reported.replace(Instant::now()).is_none();
-        // Not under the lock: a subscriber may use the store.
-        drop(reported);
-        if is_first {
+        if reported.replace(Instant::now()).is_none() {
             self.health.lose_connection();
         }
+        // Not under the lock: a subscriber may use the store.
+        drop(reported);
         match error {
             // The error names the server itself.
             StoreError::Unreachable { .. } => telemetry::store_lost(error),
             _ => telemetry::store_lost(format!("{}: {error}", self.connector.name())),
         }
+    }
+
+    fn report_found(&self) {
+        if self.reported().take().is_some() {
+            self.health.forget_lost_connection();
+        }
+        self.health.find_connection();
     }
 }
 
@@ -401,7 +419,7 @@ impl Drop for CircuitBreaker {
 async fn connect_in_background(breaker: Weak<CircuitBreaker>, number: u64) {
     loop {
         // The pause must not keep the circuit breaker alive.
-        let Some(failures) = breaker.upgrade().map(|it| it.state.borrow().failures) else { return };
+        let Some(failures) = breaker.upgrade().map(|it| it.begin_attempt(number)) else { return };
         if let Some(failures) = failures.checked_sub(2) {
             sleep(pause_after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
         }

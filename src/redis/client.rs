@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Value};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use super::cluster::{Cluster, USUAL_PAUSE};
@@ -152,24 +153,27 @@ impl Client {
         reply
     }
 
-    /// Makes a call in a task of its own, which finishes it: a caller that does not poll its future, or drops it, holds
-    /// none of the places under way.
+    /// Makes a call in a task of its own: a caller that does not poll its future, or drops it, holds
+    /// none of the places under way. A caller that has gone before its turn sends nothing.
     async fn call_in_turn(&self, request: Request) -> Result<Value, StoreError> {
         self.watch_data();
-        let client = self.clone();
-        let call = tokio::spawn(async move {
+        let (client, (caller, reply)) = (self.clone(), oneshot::channel());
+        tokio::spawn(async move {
             let (since, breaker) = (Instant::now(), client.cluster.breaker_of(request.key()));
-            let Ok(_place) = timeout(LONGEST_WAIT, breaker.calls.acquire()).await else {
-                return Err(breaker.waited_too_long(since));
+            let result = match timeout(LONGEST_WAIT, breaker.calls.acquire()).await {
+                Ok(_) if caller.is_closed() => return,
+                Ok(_place) => match client.call(&request).await {
+                    Err(error @ StoreError::Disconnected { .. }) if client.repeats => {
+                        client.call(&request).await.map_err(|_| error)
+                    }
+                    result => result,
+                },
+                Err(_) => Err(breaker.waited_too_long(since)),
             };
-            match client.call(&request).await {
-                Err(error @ StoreError::Disconnected { .. }) if client.repeats => {
-                    client.call(&request).await.map_err(|_| error)
-                }
-                result => result,
-            }
+            // An error means that the caller has gone.
+            let _ = caller.send(result);
         });
-        call.await.unwrap_or_else(|_| Err(task_has_ended()))
+        reply.await.unwrap_or_else(|_| Err(task_has_ended()))
     }
 }
 

@@ -86,6 +86,8 @@ struct Node {
     /// Its address, and its identity in the Cluster if that is known.
     primary: Primary,
     breaker: Arc<CircuitBreaker>,
+    /// Whether a redirection has named it since the last look.
+    is_named: AtomicBool,
 }
 
 /// Which node has which slot.
@@ -297,18 +299,19 @@ impl Cluster {
         let address = (host.to_owned(), port);
         let slots = self.slots.load_full();
         if let Some(node) = slots.nodes.iter().find(|node| node.primary.0 == address) {
+            node.is_named.store(true, Ordering::Relaxed);
             return Ok(node.clone());
         }
         let node = self.make_node((address, None), self.keys.mark()).map_err(reply::error)?;
         let mut all = Slots::clone(&slots);
         all.nodes.push(node.clone());
-        if !Arc::ptr_eq(&slots, &self.slots.compare_and_swap(&slots, Arc::new(all))) {
-            // Another call may have made it meanwhile.
-            return self.node_at(message, is_asking, from);
-        }
         if !is_asking {
             // It may have replaced another one, and nobody has said so.
             self.health.record_loss();
+        }
+        if !Arc::ptr_eq(&slots, &self.slots.compare_and_swap(&slots, Arc::new(all))) {
+            // Another call may have made it meanwhile.
+            return self.node_at(message, is_asking, from);
         }
         Ok(node)
     }
@@ -327,7 +330,7 @@ impl Cluster {
     fn node(&self, primary: Primary, connector: Connector, mark: String) -> Arc<Node> {
         let health = self.health.clone();
         let breaker = CircuitBreaker::new(connector, self.response_timeout, health, mark);
-        Arc::new(Node { primary, breaker })
+        Arc::new(Node { primary, breaker, is_named: AtomicBool::new(true) })
     }
 
     /// Asks a node who has which slot. Returns whether what it says was of use. It is of none if the node serves nobody: the
@@ -339,7 +342,13 @@ impl Cluster {
         }
         // A connection that was lost may have been to a node that nobody needs any more.
         self.health.find_connection();
-        let slots = match view == known.view {
+        // A node to which slots were on their way is forgotten when nobody needs it any more. If it is named again, nobody
+        // knows whether it still has what it got.
+        let is_needed = |node: &Arc<Node>| {
+            let has_slots = view.ranges.iter().any(|(.., primary)| *primary == node.primary);
+            has_slots || node.is_named.swap(false, Ordering::Relaxed) || node.breaker.is_connected()
+        };
+        let slots = match view == known.view && known.nodes.iter().all(is_needed) {
             true => known.clone(),
             false => Arc::new(self.slots_of(view, known).map_err(reply::error)?),
         };
@@ -497,6 +506,24 @@ mod tests {
                 cluster.refresh_slots(SHORT_PAUSE);
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
+        }
+    }
+
+    /// Such as one whose slots did not come after all.
+    #[tokio::test]
+    async fn node_that_is_named_no_more_is_forgotten() {
+        let real = test_support::Cluster::start().await;
+        let named = Connector::Any(vec![Client::open(real.nodes[0].url()).unwrap()]);
+        let (health, keys) = (Health::default(), Keys::new("tsw".to_owned()));
+        let timeout = Duration::from_secs(1);
+        let cluster = Cluster::new(named, Certificates::default(), timeout, health, keys);
+        cluster.connect().await.unwrap();
+        let first = cluster.slots.load().nodes[0].clone();
+        cluster.node_at("ASK 1 127.0.0.1:1", true, &first).unwrap();
+        for nodes in [4, 3, 3] {
+            let slots = cluster.slots.load_full();
+            assert!(cluster.ask(&first, &slots).await.unwrap());
+            assert_eq!(cluster.slots.load().nodes.len(), nodes);
         }
     }
 }

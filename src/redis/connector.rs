@@ -82,7 +82,9 @@ impl Connector {
             {
                 telemetry::may_evict(policy);
             }
-            Ok((connection, Server { history: history(&info), mark: mark.ok() }))
+            // A replica has the ID of its master, and lacks what that one did not send.
+            let history = if is_replica(&info) { String::new() } else { history(&info) };
+            Ok((connection, Server { history, mark: mark.ok() }))
         };
         connected.await.map_err(|error: RedisError| {
             let message = format!("{}: {error}", client.get_connection_info().addr());

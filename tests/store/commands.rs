@@ -163,3 +163,24 @@ async fn command_whose_turn_does_not_come_is_refused() {
     assert!(made >= 64 && refused > 0 && made + refused == 2_000, "{made}, {refused}");
     assert_eq!(get(&commands, "runs").await.unwrap(), Some(made as u32));
 }
+
+/// Its place is for those who still wait.
+#[tokio::test]
+async fn command_of_a_caller_that_has_gone_is_not_sent() {
+    let redis = Redis::start().await;
+    let proxy = Proxy::to(redis.port()).await;
+    let commands = commands(RedisServers::one(proxy.url()).unwrap()).await;
+    proxy.set(Fault::Delay(Duration::from_millis(100)));
+    let get = || {
+        let commands = commands.clone();
+        async move { get(&commands, "others").await }
+    };
+    let others = (0..64).map(|_| get()).collect::<JoinSet<_>>();
+    sleep(Duration::from_millis(20)).await;
+    let mut increment = ::redis::cmd("INCR");
+    let gone = commands.query::<u32>(increment.arg("runs"));
+    assert!(timeout(Duration::from_millis(20), gone).await.is_err(), "it waits for its turn");
+    others.join_all().await;
+    get().await.unwrap();
+    assert_eq!(redis.run::<Option<u32>>(&["GET", "runs"]).await, None);
+}

@@ -98,3 +98,18 @@ async fn outage_is_reported_once_in_a_while() {
     let named = format!("127.0.0.1:{}: the store did not reply in time", server.port());
     assert!(warnings.lines()[2].contains(&named), "{:?}", warnings.lines());
 }
+
+/// It has the replication ID of its master, and may lack what that one did not send.
+#[tokio::test]
+async fn replica_is_another_server() {
+    let (master, replica) = (Redis::start().await, Redis::start().await);
+    let port = master.port().to_string();
+    replica.run::<()>(&["REPLICAOF", "127.0.0.1", &port]).await;
+    replica.says("replication", "master_link_status:up").await;
+    let (breaker, _) = breaker(&master, Duration::from_secs(1)).await;
+    breaker.connect().await.unwrap();
+    let client = redis::Client::open(replica.url()).unwrap();
+    let (_, server) = Connector::One(Box::new(client), None).connect("mark").await.unwrap();
+    breaker.see(server, true);
+    assert_eq!(breaker.health.losses(), 1);
+}
