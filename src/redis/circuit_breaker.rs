@@ -83,7 +83,7 @@ struct State {
     /// The number of the connection, or of the task that makes it.
     number: u64,
     connection: Option<Connection>,
-    /// When it was made, the last attempt has failed, or the first one began.
+    /// When it was made, or the present attempt began, with the pause before it.
     since: Instant,
     /// How many attempts in a row have failed. From two on, calls do not wait for the next one, and there are pauses.
     /// The first attempt that fails counts as two, as does a silence. A connection that breaks before it has brought a reply to a
