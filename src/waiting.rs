@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::RandomState;
-use smallvec::SmallVec;
 
 use self::queue::{Queue, Turn, Waiter};
 pub(crate) use self::until_admitted::{Bounds, NotAdmitted, deny_behind, until_admitted};
@@ -51,7 +50,7 @@ type Queues = HashMap<LogId, Queue, RandomState>;
 pub(crate) struct Waiting {
     count: AtomicUsize,
     tickets: AtomicU64,
-    /// Of each log in which one that waits takes a place, for whatever log it waits.
+    /// Of each log that one waits for.
     queues: Mutex<Queues>,
 }
 
@@ -95,36 +94,13 @@ impl Waiting {
         })
     }
 
-    /// Makes an outcome's waits as long as those behind all that wait for its logs, or take places there once they wait no
-    /// longer for another one.
+    /// Makes an outcome's waits as long as those behind all that wait for its logs, in each log by itself: who waits for another
+    /// log may take a place here later, or never.
     fn raise(&self, check: &Check, outcome: &mut Outcome) {
         let queues = self.lock();
-        let turns = || {
-            // One that only looks at its logs takes no places there.
-            let queue = |log, cost| {
-                queues.get(log).filter(|it| it.all_places() > 0 && has_turns(log, cost))
-            };
-            check.costs().map(move |(log, cost)| (log, cost, queue(log, cost)))
-        };
-        let behind = turns().map(|(_, cost, queue)| queue?.behind_all(cost));
-        let behind: SmallVec<[_; 2]> = behind.collect();
-        let told = behind.iter().flatten().map(|(_, outcome)| outcome.logs()[0].wait_us());
-        let told_us = told.max().unwrap_or(0);
-        for (((log, cost, queue), behind), outcome) in turns().zip(&behind).zip(outcome.logs_mut())
-        {
-            match (queue, behind) {
-                (None, _) => {}
-                (_, Some((policy, behind))) if policy.quotas() == log.policy.quotas() => {
-                    let states = outcome.quotas_mut().iter_mut().zip(behind.logs()[0].quotas());
-                    states.for_each(|(state, it)| state.wait_us = state.wait_us.max(it.wait_us));
-                }
-                // They have other quotas, or wait for another log: they take their places here by then.
-                (Some(queue), behind) => {
-                    queue.raise(outcome, &log.policy, cost, told_us);
-                    if behind.is_some() {
-                        outcome.wait_at_least(told_us);
-                    }
-                }
+        for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
+            if let Some(queue) = queues.get(log).filter(|_| has_turns(log, cost)) {
+                queue.raise_behind_all(outcome, &log.policy, cost);
             }
         }
     }
@@ -136,34 +112,28 @@ impl Waiting {
         counted.ok().map(|_| WaiterCount(&self.count))
     }
 
-    /// Makes a caller wait for room in a log of its check, with the denial of that if it was not behind others.
+    /// Makes a caller wait for room in a log, with the denial of that if it was not behind others.
     fn join(
         &self,
-        (check, log): (&Check, LogId),
+        log: LogId,
         ticket: u64,
         waiter: Waiter,
         denied: Option<Denied>,
     ) -> QueuedCaller<'_> {
-        let places = |it: &LogId, cost: u32| if *it == log { 0 } else { u64::from(cost) };
-        let takes: Vec<_> =
-            check.costs().map(|(it, cost)| (it.clone(), places(it, cost))).collect();
         let waiter = Arc::new(waiter);
         let mut queues = self.lock();
-        for (log, places) in &takes {
-            queues.entry(log.clone()).or_default().taken += places;
-        }
         let queue = queues.entry(log.clone()).or_default();
         queue.insert(ticket, waiter.clone());
         if let Some(denied) = denied {
             queue.deny(ticket, denied);
         }
         drop(queues);
-        QueuedCaller { waiting: self, log, takes, ticket, waiter, is_admitted: false }
+        QueuedCaller { waiting: self, log, ticket, waiter, is_admitted: false }
     }
 
-    /// Returns how many places those that wait, for whatever log, take in a log.
-    fn places(&self, log: &LogId) -> u64 {
-        self.lock().get(log).map_or(0, Queue::all_places)
+    /// Returns whether those that wait for a log take places there.
+    fn is_waited_for(&self, log: &LogId) -> bool {
+        self.lock().get(log).is_some_and(|it| !it.takes_nothing())
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {
@@ -193,8 +163,6 @@ impl Drop for WaiterCount<'_> {
 struct QueuedCaller<'a> {
     waiting: &'a Waiting,
     log: LogId,
-    /// How many places it takes in each of its logs, beside those as a waiter.
-    takes: Vec<(LogId, u64)>,
     ticket: u64,
     waiter: Arc<Waiter>,
     is_admitted: bool,
@@ -219,15 +187,10 @@ impl QueuedCaller<'_> {
 impl Drop for QueuedCaller<'_> {
     fn drop(&mut self) {
         let mut queues = self.waiting.lock();
-        if let Some(queue) = queues.get_mut(&self.log) {
-            queue.remove(self.ticket, &self.waiter, self.is_admitted);
-        }
-        for (log, places) in &self.takes {
-            if let Entry::Occupied(mut queue) = queues.entry(log.clone()) {
-                queue.get_mut().taken -= places;
-                if queue.get().is_empty() {
-                    queue.remove();
-                }
+        if let Entry::Occupied(mut queue) = queues.entry(self.log.clone()) {
+            queue.get_mut().remove(self.ticket, &self.waiter, self.is_admitted);
+            if queue.get().is_empty() {
+                queue.remove();
             }
         }
     }

@@ -55,8 +55,6 @@ pub(super) struct Queue {
     waiters: BTreeMap<u64, Arc<Waiter>>,
     /// How many places all waiters take.
     places: u64,
-    /// How many places those take here that wait for another log.
-    pub(super) taken: u64,
     /// When the first waiter checks. At once if there is no instant.
     next_check: Option<Instant>,
     /// The last denial of the first waiter, about this log alone, and when it arrived. The waiters behind it
@@ -65,14 +63,14 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Returns whether nobody waits here, or takes a place.
+    /// Returns whether nobody waits here.
     pub(super) fn is_empty(&self) -> bool {
-        self.waiters.is_empty() && self.taken == 0
+        self.waiters.is_empty()
     }
 
-    /// Returns how many places those take here that wait, for whatever log.
-    pub(super) fn all_places(&self) -> u64 {
-        self.places + self.taken
+    /// Returns whether those that wait here take no place: one that only looks at its logs takes none.
+    pub(super) fn takes_nothing(&self) -> bool {
+        self.places == 0
     }
 
     /// Returns whether a caller with an earlier ticket waits.
@@ -103,8 +101,8 @@ impl Queue {
         }
     }
 
-    /// Returns what the log comes to for a request behind all that take places here, if the first of them was denied, and
-    /// under which policy that was. It is no strike.
+    /// Returns what the log comes to for a request behind all that wait here, if the first of them was denied, and under which
+    /// policy that was. It is no strike.
     pub(super) fn behind_all(&self, cost: u32) -> Option<(&Policy, Outcome)> {
         let (denied, received) = self.denial.as_ref()?;
         let (policy, ago_us) = (&*denied.check().logs[0].policy, micros(received.elapsed()));
@@ -122,12 +120,27 @@ impl Queue {
         Some((policy, outcome))
     }
 
-    /// Makes the waits of a request as long as they are behind all that take places here, the first of which has a wait.
+    /// Makes the waits of a request in the log as long as they are behind all that wait here.
+    pub(super) fn raise_behind_all(&self, log: &mut LogOutcome, policy: &Policy, cost: u32) {
+        match self.behind_all(cost) {
+            Some((same, behind)) if same.quotas() == policy.quotas() => {
+                let states = log.quotas_mut().iter_mut().zip(behind.logs()[0].quotas());
+                states.for_each(|(state, it)| state.wait_us = state.wait_us.max(it.wait_us));
+            }
+            behind => {
+                let told_us = behind.map_or(0, |(_, behind)| behind.logs()[0].wait_us());
+                self.raise(log, policy, cost, told_us);
+                log.wait_at_least(told_us);
+            }
+        }
+    }
+
+    /// Makes the waits of a request as long as they are behind all that wait here, the first of which has a wait.
     ///
     /// What a quota holds leaves within its window, however it is spread there. From then on each window has room for as
     /// many places as requests of this cost can take: what is less than the cost stays free.
-    pub(super) fn raise(&self, log: &mut LogOutcome, policy: &Policy, cost: u32, first_us: u64) {
-        let places = self.all_places() + u64::from(cost);
+    fn raise(&self, log: &mut LogOutcome, policy: &Policy, cost: u32, first_us: u64) {
+        let places = self.places + u64::from(cost);
         let quotas = policy.quotas().iter().zip(log.quotas_mut());
         for (quota, state) in quotas.filter(|_| !policy.refreshes()) {
             let free = if state.is_full() { 0 } else { state.remaining() };

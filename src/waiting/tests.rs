@@ -28,11 +28,11 @@ async fn later_waiter_bounds_no_earlier_caller() {
     for joins_first in [false, true] {
         let waiting = Waiting::default();
         let [early, between, late] = [(); 3].map(|()| waiting.ticket());
-        let join_late = || waiting.join((&check, log()), late, waiter(4, None), in_60_s.clone());
+        let join_late = || waiting.join(log(), late, waiter(4, None), in_60_s.clone());
         let joined = (!joins_first).then(join_late);
         let early_waiter = waiter(1, Some(deadline));
         assert!(!waiting.is_too_long(&log(), early, &early_waiter), "room in time");
-        let early = waiting.join((&check, log()), early, early_waiter, in_50_s.clone());
+        let early = waiting.join(log(), early, early_waiter, in_50_s.clone());
         let late = joined.unwrap_or_else(join_late);
         assert!(matches!((early.turn(), late.turn()), (Turn::Wait(Some(_)), Turn::Wait(None))));
         let between = waiting.is_too_long(&log(), between, &waiter(1, Some(deadline)));

@@ -117,7 +117,7 @@ async fn wait_in_order<S>(
                     place_before = counted.as_ref().map(|_| {
                         let log = check.logs[behind].clone();
                         let waiter = Waiter::new(0, log.policy.clone(), None);
-                        waiting.join((&check.at_cost(0), log), ticket, waiter, None)
+                        waiting.join(log, ticket, waiter, None)
                     });
                     peek_before_waiting(waiting, store, &check, deadline).await?;
                 }
@@ -139,7 +139,7 @@ async fn wait_in_order<S>(
             return Err(NotAdmitted::TooManyWaiters(max_waiters, denied));
         }
         let known = denied.take().map(|denied| denied.part(|it| it == index));
-        let mut place = waiting.join((&check, log), ticket, waiter, known);
+        let mut place = waiting.join(log, ticket, waiter, known);
         // Not sooner: nobody behind it goes first meanwhile.
         drop(place_before.take());
         while denied.is_none() {
@@ -271,7 +271,7 @@ pub(crate) async fn deny_behind(
             if outcome.fits() {
                 // There is room, for those that wait.
                 let waits =
-                    |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.places(log) > 0;
+                    |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.is_waited_for(log);
                 let index = check.costs().position(waits).unwrap_or(0);
                 if let Some(log) = outcome.logs_mut().get_mut(index) {
                     log.wait_at_least(1);

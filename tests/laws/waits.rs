@@ -2,9 +2,9 @@
 //! without an admission, and many that wait cost the store no more than one.
 
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
-use proptest::{array, bool, option};
 
 use crate::*;
 
@@ -670,80 +670,59 @@ async fn denial_behind_others_of_the_same_quotas_asks_nothing() {
 /// What happens before a request is denied behind others.
 #[derive(Clone, Debug)]
 struct Queued {
-    /// For each log, what a request takes there, and quotas of how many requests in how many seconds.
-    logs: Vec<(u32, Vec<(u32, u64)>)>,
-    /// Requests of one of two keys, the same in all logs: after how many tenths of a second each is sent, and for how many
-    /// seconds it may wait.
-    sent: Vec<(u32, bool, u64)>,
-    /// Another quota of the first log for the last request, and whether it replaces that of all.
+    cost: u32,
+    /// Of how many requests in how many seconds.
+    quotas: Vec<(u32, u64)>,
+    /// After how many tenths of a second each request is sent, and for how many seconds it may wait.
+    sent: Vec<(u32, u64)>,
+    /// Another quota for the last request, and whether it replaces that of all.
     change: Option<((u32, u64), bool)>,
-    /// Its key in each log, and whether it takes a place there.
-    last: [(bool, bool); 3],
     longest: u64,
 }
 
 fn queued() -> impl Strategy<Value = Queued> {
     let quota = || (1..6_u32, select(vec![1, 2, 10, 20, 60]));
-    let logs = vec((1..4_u32, vec(quota(), 1..3)), 1..4);
-    let sent = vec((0..60_u32, any::<bool>(), prop_oneof![Just(0), 1..40_u64]), 1..12);
+    let sent = vec((0..60_u32, prop_oneof![Just(0), 1..40_u64]), 1..12);
     let change = option::weighted(0.3, (quota(), any::<bool>()));
-    let last = array::uniform3((any::<bool>(), bool::weighted(0.8)));
-    (logs, sent, change, last, 0..15_u64).prop_map(|(logs, sent, mut change, mut last, longest)| {
-        if let Some((_, replaces)) = &mut change {
-            // Those that wait for another log do not know yet that they will wait for this one too.
-            *replaces &= logs.len() == 1;
-            // Above a lower limit there is no room for a cost of 0 either.
-            last[0].1 = true;
-        }
-        Queued { logs, sent, change, last, longest }
-    })
+    (1..4_u32, vec(quota(), 1..3), sent, change, 0..15_u64).prop_map(
+        |(cost, quotas, sent, change, longest)| Queued { cost, quotas, sent, change, longest },
+    )
 }
 
 /// Sends the last request again after the time that it was told.
-async fn play(queued: Queued) -> Result<(), TestCaseError> {
+async fn play(Queued { cost, quotas, sent, change, longest }: Queued) -> Result<(), TestCaseError> {
     let seconds = Duration::from_secs;
-    let policy = |log: usize, cost: u32, quotas: &[(u32, u64)]| {
+    let policy = |quotas: &[(u32, u64)]| {
         // Also no multiple of the cost.
         let quota = |(limit, window): &_| Quota::new(cost * limit + limit % cost, seconds(*window));
-        let quotas = quotas.iter().map(quota);
-        let policy = Policy::new(["user", "tenant", "network"][log]).keep_for(TEN * 6);
-        PolicyHandle::new(quotas.fold(policy, Policy::quota).budget())
+        let policy = Policy::new("user").keep_for(TEN * 6).budget();
+        PolicyHandle::new(quotas.iter().map(quota).fold(policy, Policy::quota))
     };
-    let logs = queued.logs.iter().enumerate();
-    let mut policies: Vec<_> =
-        logs.map(|(log, (cost, quotas))| (policy(log, *cost, quotas), *cost)).collect();
+    let mut policy_now = policy(&quotas);
     let store = Delayed::default();
-    let limiter = Limiter::new(&policies[0].0, store.clone());
-    let send = |policies: &[(PolicyHandle, u32)], request: [(bool, bool); 3], longest| {
-        let (limiter, policies) = (limiter.clone(), policies.to_vec());
-        async move {
-            let logs = || {
-                policies.iter().zip(request).map(|((policy, cost), (key, takes))| {
-                    (policy, u64::from(key), if takes { *cost } else { 0 })
-                })
-            };
-            limiter.until_admitted_all(logs, Some(seconds(longest))).await
-        }
+    let limiter = Limiter::new(&policy_now, store.clone());
+    let send = |policy: &PolicyHandle, longest| {
+        waits(&limiter, [(policy, "bob", cost)], Some(seconds(longest)))
     };
-    for (pause, key, longest) in queued.sent {
+    for (pause, longest) in sent {
         sleep(A_SECOND / 10 * pause).await;
-        tokio::spawn(send(&policies, [(key, true); 3], longest));
+        send(&policy_now, longest);
         sleep(A_MOMENT).await;
     }
-    if let Some((quota, replaces)) = queued.change {
-        let changed = policy(0, policies[0].1, &[quota]);
+    if let Some((quota, replaces)) = change {
+        let changed = policy(&[quota]);
         match replaces {
-            true => drop(policies[0].0.set((*changed.get()).clone()).unwrap()),
-            false => policies[0].0 = changed,
+            true => drop(policy_now.set((*changed.get()).clone()).unwrap()),
+            false => policy_now = changed,
         }
     }
     let checks = store.checks();
-    match send(&policies, queued.last, queued.longest).await {
-        // Behind others it only looks at its logs.
+    match send(&policy_now, longest).await.unwrap() {
+        // Behind others it only looks at its log.
         Err(denied) if store.checks() == checks => sleep(denied.retry_after().unwrap()).await,
         _ => return Ok(()),
     }
-    let again = send(&policies, queued.last, 0).await;
+    let again = send(&policy_now, 0).await.unwrap();
     prop_assert!(again.is_ok(), "{again:?}");
     Ok(())
 }
@@ -751,7 +730,7 @@ async fn play(queued: Queued) -> Result<(), TestCaseError> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 3_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Law 3, for whatever log, and under whatever quotas, those before it wait.
+    /// Law 3, under whatever quotas those before it wait.
     #[test]
     fn denial_behind_others_is_honest(queued in queued()) {
         let mut runtime = tokio::runtime::Builder::new_current_thread();
