@@ -9,14 +9,13 @@ mod client;
 mod cluster;
 #[cfg(feature = "redis-commands")]
 mod commands;
+mod connect;
 mod connection;
-mod connector;
 mod health;
 mod keys;
 mod reply;
 mod request;
 mod scripts;
-mod sentinel;
 mod servers;
 mod view;
 

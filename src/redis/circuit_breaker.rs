@@ -15,9 +15,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::connect::{Server, read_server};
 use super::connection::Connection;
-use super::connector::{Connector, Server, read_server};
-use super::{Health, reply};
+use super::{Health, RedisServers, reply};
 use crate::error::StoreError;
 use crate::telemetry;
 use crate::time::pause_after;
@@ -63,7 +63,7 @@ const REPORT_PAUSE: Duration = Duration::from_secs(10);
 /// - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
 ///   so a log is reconciled before it is checked on the new connection.
 pub(crate) struct CircuitBreaker {
-    connector: Connector,
+    servers: RedisServers,
     response_timeout: Duration,
     state: watch::Sender<State>,
     /// The places of the calls that the client makes in turn.
@@ -118,7 +118,7 @@ impl State {
 impl CircuitBreaker {
     /// Creates a circuit breaker without a connection.
     pub(crate) fn new(
-        connector: Connector,
+        servers: RedisServers,
         response_timeout: Duration,
         health: Health,
         mark: String,
@@ -126,7 +126,7 @@ impl CircuitBreaker {
         let since = Instant::now();
         let state = State { number: 0, connection: None, since, failures: 0, task: None };
         Arc::new(Self {
-            connector,
+            servers,
             response_timeout,
             state: watch::Sender::new(state),
             calls: Semaphore::new(MOST_CALLS),
@@ -153,7 +153,7 @@ impl CircuitBreaker {
         tokio::spawn(async move {
             let Ok((connection, number)) = breaker.connection().await else { return };
             let _ = breaker.verify_data().await;
-            if let Some(master) = breaker.connector.master().await
+            if let Some(master) = breaker.servers.master().await
                 && master != *connection.address
             {
                 let message = "the Sentinels name another master".to_owned();
@@ -245,7 +245,7 @@ impl CircuitBreaker {
     }
 
     async fn make_connection(&self) -> Result<Connection, StoreError> {
-        let (connection, server) = self.connector.connect(&self.mark).await?;
+        let (connection, server) = self.servers.connect(&self.mark).await?;
         // Before the connection is used: whoever uses it knows of a loss.
         self.see(server, true);
         Ok(connection)
@@ -395,7 +395,7 @@ impl CircuitBreaker {
         match error {
             // The error names the server itself.
             StoreError::Unreachable { .. } => telemetry::store_lost(error),
-            _ => telemetry::store_lost(format!("{}: {error}", self.connector.name())),
+            _ => telemetry::store_lost(format!("{}: {error}", self.servers.name())),
         }
     }
 

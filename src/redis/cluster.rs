@@ -7,20 +7,21 @@ use std::time::Duration;
 
 use ahash::RandomState;
 use arc_swap::{ArcSwap, Guard};
+use redis::Value;
 use redis::cluster_routing::Slot;
-use redis::{RedisResult, Value};
 use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
 use super::circuit_breaker::CircuitBreaker;
-use super::connection::{Certificates, Connection, at};
-use super::connector::{Connector, first_success};
+use super::connect::first_success;
+use super::connection::Connection;
 use super::reply;
 use super::request::{Request, is_redirection};
+use super::servers::Kind;
 use super::view::{Primary, View};
-use super::{Health, Keys};
+use super::{Health, Keys, RedisServers};
 use crate::error::StoreError;
 use crate::telemetry;
 use crate::time::{Pace, pause_after};
@@ -61,9 +62,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 ///   looks whether the logs of this process have room. Test: `replaced_node_never_over_admits_and_keeps_bans`.
 /// - A node is no longer used while calls wait on it. They keep its connection until they have their replies.
 pub(crate) struct Cluster {
-    /// How to connect to the servers that the application has named. All nodes have the credentials of the first one.
-    named: Connector,
-    certificates: Certificates,
+    /// The servers that the application has named.
+    named: RedisServers,
     pub(super) response_timeout: Duration,
     health: Health,
     pub(super) keys: Keys,
@@ -104,15 +104,13 @@ struct Slots {
 impl Cluster {
     /// Makes the connections to the servers that the application has named, which connect when they are needed.
     pub(super) fn new(
-        named: Connector,
-        certificates: Certificates,
+        named: RedisServers,
         response_timeout: Duration,
         health: Health,
         keys: Keys,
     ) -> Arc<Self> {
         let cluster = Self {
             named,
-            certificates,
             response_timeout,
             health,
             keys,
@@ -130,7 +128,7 @@ impl Cluster {
 
     /// Returns whether it is a Cluster.
     pub(super) fn has_slots(&self) -> bool {
-        matches!(self.named, Connector::Any(_))
+        matches!(self.named.kind, Kind::Cluster)
     }
 
     /// Connects to one of the servers that the application has named, and then to one of the nodes that it knows: they may
@@ -170,10 +168,9 @@ impl Cluster {
             runtime.spawn(async move {
                 let slots = cluster.slots.load_full();
                 // A known node to which there is a connection, or those that were named.
-                let nodes = &slots.nodes;
+                let nodes = slots.nodes.iter().filter(|node| node.breaker.is_connected());
+                let nodes: Vec<_> = nodes.collect();
                 let turn = cluster.turn.load(Ordering::Relaxed) % (nodes.len() + 1);
-                let next = nodes[turn..].iter().position(|node| node.breaker.is_connected());
-                let turn = next.map_or(nodes.len(), |next| turn + next);
                 let is_of_use = match nodes.get(turn) {
                     Some(node) => cluster.ask(node, &slots).await.unwrap_or(false),
                     None => {
@@ -302,7 +299,7 @@ impl Cluster {
             node.is_named.store(true, Ordering::Relaxed);
             return Ok(node.clone());
         }
-        let node = self.make_node((address, None), self.keys.mark()).map_err(reply::error)?;
+        let node = self.make_node((address, None), self.keys.mark());
         let mut all = Slots::clone(&slots);
         all.nodes.push(node.clone());
         if !is_asking {
@@ -316,10 +313,9 @@ impl Cluster {
         Ok(node)
     }
 
-    fn make_node(&self, primary: Primary, mark: String) -> RedisResult<Arc<Node>> {
-        let (address, id) = primary.clone();
-        let client = self.certificates.open(at(self.named.info(), address))?;
-        Ok(self.node(primary, Connector::One(Box::new(client), id), mark))
+    fn make_node(&self, primary: Primary, mark: String) -> Arc<Node> {
+        let servers = self.named.node(primary.clone());
+        self.node(primary, servers, mark)
     }
 
     /// Makes one node of the servers that the application has named.
@@ -327,9 +323,9 @@ impl Cluster {
         self.node(Primary::default(), self.named.clone(), self.keys.mark())
     }
 
-    fn node(&self, primary: Primary, connector: Connector, mark: String) -> Arc<Node> {
+    fn node(&self, primary: Primary, servers: RedisServers, mark: String) -> Arc<Node> {
         let health = self.health.clone();
-        let breaker = CircuitBreaker::new(connector, self.response_timeout, health, mark);
+        let breaker = CircuitBreaker::new(servers, self.response_timeout, health, mark);
         Arc::new(Node { primary, breaker, is_named: AtomicBool::new(true) })
     }
 
@@ -350,10 +346,10 @@ impl Cluster {
         };
         let slots = match view == known.view && known.nodes.iter().all(is_needed) {
             true => known.clone(),
-            false => Arc::new(self.slots_of(view, known).map_err(reply::error)?),
+            false => Arc::new(self.slots_of(view, known)),
         };
         if !self.is_strict.load(Ordering::Relaxed) {
-            let is_strict = refuses_keys_of_others(node, &slots).await;
+            let is_strict = node.refuses_keys_of_others(&slots).await;
             self.is_strict.store(is_strict, Ordering::Relaxed);
         }
         // Nobody knows whether a node that is new here still has what it got from another one.
@@ -369,8 +365,9 @@ impl Cluster {
 
     /// Returns whether a view is that of another Cluster, while a known node still has one of its own.
     async fn is_of_others(&self, view: &View, known: &Slots) -> bool {
-        let is_of_another = |view: &View| view.ids.is_disjoint(&known.view.ids);
-        if known.view.ids.is_empty() || view.ids.is_empty() || !is_of_another(view) {
+        let is_of_another =
+            |view: &View| !view.ids.is_empty() && view.ids.is_disjoint(&known.view.ids);
+        if known.view.ids.is_empty() || !is_of_another(view) {
             return false;
         }
         for node in &known.nodes {
@@ -382,7 +379,7 @@ impl Cluster {
         false
     }
 
-    fn slots_of(&self, view: View, known: &Slots) -> RedisResult<Slots> {
+    fn slots_of(&self, view: View, known: &Slots) -> Slots {
         let (mut primaries, mut numbers) = (Vec::new(), HashMap::default());
         for (first, last, primary) in &view.ranges {
             let number = primaries.iter().position(|it| it == primary).unwrap_or(primaries.len());
@@ -391,23 +388,20 @@ impl Cluster {
             }
             numbers.extend((*first..=*last).filter_map(Slot::new).map(|slot| (slot, number)));
         }
-        let mut nodes = Vec::new();
-        for (number, primary) in primaries.into_iter().enumerate() {
+        let node = |(number, primary): (usize, Primary)| {
             let has = |mark: &str| numbers.get(&Slot::for_key(mark)) == Some(&number);
             // Another one if the slot of its mark has moved.
             let is_it = |node: &&Arc<Node>| node.primary == primary && has(&node.breaker.mark);
-            nodes.push(match known.nodes.iter().find(is_it) {
-                Some(node) => node.clone(),
-                None => {
-                    let mut marks = (0..100_000).map(|number| self.keys.node_mark(number));
-                    let mark = marks.find(|mark| has(mark)).unwrap_or_else(|| self.keys.mark());
-                    let node = self.make_node(primary, mark)?;
-                    node.breaker.connect_if_idle();
-                    node
-                }
-            });
-        }
-        Ok(Slots { view, nodes, numbers })
+            if let Some(node) = known.nodes.iter().find(is_it) {
+                return node.clone();
+            }
+            let mark = (0..100_000).map(|it| self.keys.node_mark(it)).find(|mark| has(mark));
+            let node = self.make_node(primary, mark.unwrap_or_else(|| self.keys.mark()));
+            node.breaker.connect_if_idle();
+            node
+        };
+        let nodes = primaries.into_iter().enumerate().map(node).collect();
+        Slots { view, nodes, numbers }
     }
 }
 
@@ -432,47 +426,54 @@ impl Node {
         let ask = async |mut it: Connection| View::ask(&mut it).await.map_err(reply::error);
         self.breaker.call(ask).await
     }
-}
 
-/// Returns whether a script meets an error if it uses a key of another node.
-async fn refuses_keys_of_others(node: &Node, slots: &Slots) -> bool {
-    // At least one of two nodes is another one.
-    for node_of_key in slots.nodes.iter().take(2) {
-        let mut script = redis::cmd("EVAL");
-        script.arg("return redis.call('GET', ARGV[1])").arg(0).arg(&node_of_key.breaker.mark);
-        let request = Request::Command(script);
-        let reply = node.breaker.call(async |it| request.send(it).await).await;
-        if reply.is_err_and(|error| error.to_string().contains("non local key")) {
-            return true;
+    /// Returns whether a script meets an error if it uses a key of another node.
+    async fn refuses_keys_of_others(&self, slots: &Slots) -> bool {
+        // At least one of two nodes is another one.
+        for node_of_key in slots.nodes.iter().take(2) {
+            let mut script = redis::cmd("EVAL");
+            script.arg("return redis.call('GET', ARGV[1])").arg(0).arg(&node_of_key.breaker.mark);
+            let request = Request::Command(script);
+            let reply = self.breaker.call(async |it| request.send(it).await).await;
+            if reply.is_err_and(|error| error.to_string().contains("non local key")) {
+                return true;
+            }
         }
+        false
     }
-    false
 }
 
 #[cfg(test)]
 mod tests {
-    use redis::Client;
     use test_support::Redis;
 
     use super::*;
+
+    fn cluster(named: &[String]) -> Arc<Cluster> {
+        let (named, keys) = (RedisServers::cluster(named).unwrap(), Keys::new("tsw".to_owned()));
+        Cluster::new(named, Duration::from_secs(1), Health::default(), keys)
+    }
+
+    /// Makes nodes at these ports known, of which the first one has the slot of a key.
+    fn know(cluster: &Cluster, ports: impl IntoIterator<Item = u16>, key: &[u8]) {
+        let node = |(number, port)| {
+            let primary = (("127.0.0.1".to_owned(), port), None);
+            cluster.make_node(primary, cluster.keys.node_mark(number))
+        };
+        let nodes = (0..).zip(ports).map(node).collect();
+        let numbers = [(Slot::for_key(key), 0)].into_iter().collect();
+        cluster.slots.store(Arc::new(Slots { nodes, numbers, ..Slots::default() }));
+    }
 
     /// As behind some proxies. A call that declares no keys would make a log on the wrong server.
     #[tokio::test]
     async fn keys_of_servers_that_take_all_share_no_call() {
         let servers = [Redis::start().await, Redis::start().await];
-        let named = servers.iter().map(|it| Client::open(it.url()).unwrap());
-        let named = Connector::Any(named.collect());
-        let (timeout, keys) = (Duration::from_secs(5), Keys::new("tsw".to_owned()));
-        let cluster =
-            Cluster::new(named, Certificates::default(), timeout, Health::default(), keys);
+        let cluster = cluster(&servers.each_ref().map(Redis::url));
         let name = b"tsw:{=alice}:user:1h";
-        let address = |server: &Redis| ("127.0.0.1".to_owned(), server.port());
-        let node = |it| cluster.make_node((address(it), None), cluster.keys.mark()).unwrap();
-        let nodes = servers.iter().map(node).collect();
-        let numbers = [(Slot::for_key(name), 0)].into_iter().collect();
-        cluster.slots.store(Arc::new(Slots { nodes, numbers, ..Slots::default() }));
+        know(&cluster, servers.each_ref().map(Redis::port), name);
         let slots = cluster.slots.load_full();
-        assert!(!refuses_keys_of_others(&slots.nodes[0], &slots).await);
+        assert!(!slots.nodes[0].refuses_keys_of_others(&slots).await);
         assert_eq!(cluster.number_of(name), None);
     }
 
@@ -481,30 +482,20 @@ mod tests {
     async fn new_addresses_of_many_nodes_are_found_at_once() {
         let real = test_support::Cluster::start().await;
         for is_one_there in [true, false] {
-            let (named, there) =
-                (real.nodes[0].url(), ("127.0.0.1".to_owned(), real.nodes[0].port()));
-            let named = if is_one_there { "redis://127.0.0.1:1".to_owned() } else { named };
-            let named = Connector::Any(vec![Client::open(named).unwrap()]);
-            let timeout = Duration::from_secs(1);
-            let (certificates, keys) = (Certificates::default(), Keys::new("tsw".to_owned()));
-            let cluster = Cluster::new(named, certificates, timeout, Health::default(), keys);
-            let mut nodes = Vec::new();
-            for number in 0..30 {
-                let is_there = is_one_there && number == 20;
-                let address = if is_there { there.clone() } else { ("127.0.0.1".to_owned(), 1) };
-                let node = cluster.make_node((address, None), format!("tsw:{number}:mark"));
-                let node = node.unwrap();
-                let _ = node.breaker.connect().await;
-                nodes.push(node);
+            let nowhere = "redis://127.0.0.1:1".to_owned();
+            let cluster = cluster(&[if is_one_there { nowhere } else { real.nodes[0].url() }]);
+            let there = |number| is_one_there && number == 20;
+            let port = |number| if there(number) { real.nodes[0].port() } else { 1 };
+            know(&cluster, (0..30).map(port), b"alice");
+            for breaker in cluster.breakers() {
+                let _ = breaker.connect().await;
             }
-            let numbers = [(Slot::for_key(b"alice"), 0)].into_iter().collect();
-            cluster.slots.store(Arc::new(Slots { nodes, numbers, ..Slots::default() }));
             cluster.turn.store(0, Ordering::Relaxed);
             let began = Instant::now();
             while cluster.slots.load().nodes.len() != 3 {
                 assert!(began.elapsed() < Duration::from_secs(2), "{is_one_there}");
                 cluster.refresh_slots(SHORT_PAUSE);
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                sleep(Duration::from_millis(10)).await;
             }
         }
     }
@@ -513,10 +504,7 @@ mod tests {
     #[tokio::test]
     async fn node_that_is_named_no_more_is_forgotten() {
         let real = test_support::Cluster::start().await;
-        let named = Connector::Any(vec![Client::open(real.nodes[0].url()).unwrap()]);
-        let (health, keys) = (Health::default(), Keys::new("tsw".to_owned()));
-        let timeout = Duration::from_secs(1);
-        let cluster = Cluster::new(named, Certificates::default(), timeout, health, keys);
+        let cluster = cluster(&[real.nodes[0].url()]);
         cluster.connect().await.unwrap();
         let first = cluster.slots.load().nodes[0].clone();
         cluster.node_at("ASK 1 127.0.0.1:1", true, &first).unwrap();

@@ -9,8 +9,6 @@ use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, Pipeline,
     RedisFuture, RedisResult, Value,
 };
-#[cfg(feature = "tls")]
-use rustls::crypto::CryptoProvider;
 use tokio::time::timeout;
 
 /// A connection that pipelines the commands of concurrent requests. Clones share it.
@@ -64,32 +62,6 @@ impl ConnectionLike for Connection {
 
     fn get_db(&self) -> i64 {
         self.inner.get_db()
-    }
-}
-
-/// What TLS needs to know a server, and to be known by it.
-#[derive(Clone, Default)]
-pub(super) struct Certificates(#[cfg(feature = "tls")] pub(super) Option<redis::TlsCertificates>);
-
-impl Certificates {
-    /// Makes a client of a server.
-    pub(super) fn open(&self, info: ConnectionInfo) -> RedisResult<Client> {
-        // Without it a call waits for the acknowledgement of the one before, so that a Redis one
-        // round trip away takes two or three.
-        let settings = info.tcp_settings().clone().set_nodelay(true);
-        let info = info.set_tcp_settings(settings);
-        #[cfg(feature = "tls")]
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. })
-            && CryptoProvider::get_default().is_none()
-        {
-            // Without a provider rustls panics at the first connection.
-            let _ = rustls::crypto::ring::default_provider().install_default();
-        }
-        #[cfg(feature = "tls")]
-        if let Some(certificates) = &self.0 {
-            return Client::build_with_tls(info, certificates.clone());
-        }
-        Client::open(info)
     }
 }
 

@@ -8,16 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{
-    ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo, RedisError,
-    RedisResult,
+    Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
+    RedisError, RedisResult,
 };
 #[cfg(feature = "tls")]
-use rustls::pki_types::{CertificateDer, pem::PemObject};
+use rustls::{
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, pem::PemObject},
+};
 
 use super::cluster::Cluster;
-use super::connection::Certificates;
-use super::connector::Connector;
-use super::sentinel::Sentinel;
+use super::connection::at;
+use super::view::Primary;
 use super::{Health, Keys};
 use crate::error::StoreError;
 
@@ -45,24 +47,34 @@ use crate::error::StoreError;
 #[must_use]
 pub struct RedisServers {
     /// At least one.
-    urls: Vec<ConnectionInfo>,
-    kind: Kind,
-    certificates: Certificates,
+    pub(super) urls: Vec<ConnectionInfo>,
+    pub(super) kind: Kind,
+    #[cfg(feature = "tls")]
+    certificates: Option<redis::TlsCertificates>,
     /// The username and the password of the servers behind Sentinels.
-    login: (Option<String>, Option<String>),
+    pub(super) login: RedisConnectionInfo,
 }
 
 #[derive(Clone)]
-enum Kind {
+pub(super) enum Kind {
     One,
     /// With what the Sentinels call the master.
     Sentinel(String),
+    /// Any of some servers that knows who has which slot.
     Cluster,
+    /// A node of a Cluster, with its identity if that is known.
+    Node(Option<String>),
 }
 
 impl RedisServers {
     fn new(urls: Vec<ConnectionInfo>, kind: Kind) -> Self {
-        Self { urls, kind, certificates: Certificates::default(), login: (None, None) }
+        Self {
+            urls,
+            kind,
+            #[cfg(feature = "tls")]
+            certificates: None,
+            login: nameless(RedisConnectionInfo::default()),
+        }
     }
 
     /// Uses the server at a URL.
@@ -107,7 +119,14 @@ impl RedisServers {
         username: Option<String>,
         password: Option<String>,
     ) -> Self {
-        self.login = (username, password);
+        let mut login = nameless(RedisConnectionInfo::default());
+        if let Some(username) = username {
+            login = login.set_username(username);
+        }
+        if let Some(password) = password {
+            login = login.set_password(password);
+        }
+        self.login = login;
         self
     }
 
@@ -150,9 +169,8 @@ impl RedisServers {
 
     #[cfg(feature = "tls")]
     fn certificates(&mut self) -> &mut redis::TlsCertificates {
-        self.certificates
-            .0
-            .get_or_insert(redis::TlsCertificates { client_tls: None, root_cert: None })
+        let none = redis::TlsCertificates { client_tls: None, root_cert: None };
+        self.certificates.get_or_insert(none)
     }
 
     /// Makes the connections, which connect when they are needed.
@@ -163,7 +181,7 @@ impl RedisServers {
         keys: Keys,
     ) -> RedisResult<Arc<Cluster>> {
         #[cfg(feature = "tls")]
-        if let Some(redis::TlsCertificates { root_cert, client_tls }) = &self.certificates.0 {
+        if let Some(redis::TlsCertificates { root_cert, client_tls }) = &self.certificates {
             let client_cert = client_tls.as_ref().map(|tls| &tls.client_cert);
             for (pem, wrong) in [
                 (root_cert.as_ref(), "root_certificate holds no certificate in PEM"),
@@ -174,25 +192,35 @@ impl RedisServers {
                 }
             }
         }
-        let is_behind_sentinels = matches!(self.kind, Kind::Sentinel(..));
-        if !is_behind_sentinels && self.login != (None, None) {
+        let has_login = self.login.username().or(self.login.password()).is_some();
+        if has_login && !matches!(self.kind, Kind::Sentinel(_)) {
             let fix = "master_credentials are for servers behind Sentinels: write those of others in the URL";
             return Err((ErrorKind::InvalidClientConfig, fix).into());
         }
-        let clients = self.urls.into_iter().map(|url| self.certificates.open(url));
-        let mut clients = clients.collect::<RedisResult<Vec<_>>>()?;
-        let certificates = self.certificates;
-        let connector = match self.kind {
-            Kind::One => Connector::One(Box::new(clients.swap_remove(0)), None),
-            Kind::Sentinel(name) => Connector::Sentinel(Sentinel {
-                sentinels: clients,
-                name,
-                login: login(self.login),
-                certificates: certificates.clone(),
-            }),
-            Kind::Cluster => Connector::Any(clients),
-        };
-        Ok(Cluster::new(connector, certificates, response_timeout, health, keys))
+        // Each connection makes its client anew: what is wrong with a certificate is an error now.
+        self.urls.iter().try_for_each(|url| self.client(url.clone()).map(|_| ()))?;
+        Ok(Cluster::new(self, response_timeout, health, keys))
+    }
+
+    /// Returns a node of the Cluster, which is reached with the credentials of the first server.
+    pub(super) fn node(&self, (address, id): Primary) -> Self {
+        Self { urls: vec![at(&self.urls[0], address)], kind: Kind::Node(id), ..self.clone() }
+    }
+
+    /// Makes a client of a server.
+    pub(super) fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
+        #[cfg(feature = "tls")]
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. })
+            && CryptoProvider::get_default().is_none()
+        {
+            // Without a provider rustls panics at the first connection.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = &self.certificates {
+            return Client::build_with_tls(info, certificates.clone());
+        }
+        Client::open(info)
     }
 }
 
@@ -241,15 +269,9 @@ impl From<Infallible> for StoreError {
     }
 }
 
-fn login((username, password): (Option<String>, Option<String>)) -> RedisConnectionInfo {
-    let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
-    if let Some(username) = username {
-        login = login.set_username(username);
-    }
-    match password {
-        Some(password) => login.set_password(password),
-        None => login,
-    }
+/// Leaves out the name of the library, which a user of few rights may not set: Redis would log each try as refused.
+fn nameless(settings: RedisConnectionInfo) -> RedisConnectionInfo {
+    settings.set_skip_set_lib_name()
 }
 
 fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
@@ -258,9 +280,11 @@ fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
         let message = "the URL is wrong: #insecure is not supported, set root_certificate instead";
         return Err(StoreError::Unreachable { message: message.to_owned() });
     }
-    // Without its name, which a user of few rights may not set: Redis would log each try as refused.
-    let settings = info.redis_settings().clone().set_skip_set_lib_name();
-    Ok(info.set_redis_settings(settings))
+    // With a delay a call waits for the acknowledgement of the one before, so that a Redis one round trip away takes two
+    // or three.
+    let tcp = info.tcp_settings().clone().set_nodelay(true);
+    let settings = nameless(info.redis_settings().clone());
+    Ok(info.set_tcp_settings(tcp).set_redis_settings(settings))
 }
 
 fn parse_all(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Vec<ConnectionInfo>, StoreError> {
@@ -289,9 +313,11 @@ mod tests {
 
     #[test]
     fn connections_have_no_delay() {
-        let client =
-            Certificates::default().open(parse("redis://127.0.0.1:6379").unwrap()).unwrap();
-        assert!(client.get_connection_info().tcp_settings().nodelay());
+        let servers = RedisServers::one("redis://127.0.0.1:6379").unwrap();
+        let node = servers.node((("10.0.0.1".to_owned(), 6379), None));
+        for servers in [servers, node] {
+            assert!(servers.urls[0].tcp_settings().nodelay());
+        }
     }
 
     /// Otherwise an application's own `install_default` would fail. The provider is one for the process, so no other unit

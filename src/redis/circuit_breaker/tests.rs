@@ -4,10 +4,10 @@ use test_support::warnings::Warnings;
 use super::*;
 
 async fn breaker(server: &Redis, response_timeout: Duration) -> (Arc<CircuitBreaker>, Connection) {
-    let connector = Connector::One(Box::new(redis::Client::open(server.url()).unwrap()), None);
-    let (connection, _) = connector.connect("mark").await.unwrap();
+    let servers = RedisServers::one(server.url()).unwrap();
+    let (connection, _) = servers.connect("mark").await.unwrap();
     let breaker =
-        CircuitBreaker::new(connector, response_timeout, Health::default(), "mark".to_owned());
+        CircuitBreaker::new(servers, response_timeout, Health::default(), "mark".to_owned());
     (breaker, connection)
 }
 
@@ -108,8 +108,8 @@ async fn replica_is_another_server() {
     replica.says("replication", "master_link_status:up").await;
     let (breaker, _) = breaker(&master, Duration::from_secs(1)).await;
     breaker.connect().await.unwrap();
-    let client = redis::Client::open(replica.url()).unwrap();
-    let (_, server) = Connector::One(Box::new(client), None).connect("mark").await.unwrap();
+    let servers = RedisServers::one(replica.url()).unwrap();
+    let (_, server) = servers.connect("mark").await.unwrap();
     breaker.see(server, true);
     assert_eq!(breaker.health.losses(), 1);
 }

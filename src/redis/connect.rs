@@ -1,66 +1,57 @@
-//! [`Connector`]: makes connections to a server, and finds out whether it still has its data.
+//! Makes connections to [`RedisServers`], and finds out whether a server still has its data.
 
-use redis::{Client, ConnectionInfo, ErrorKind, RedisError, RedisResult, ServerErrorKind};
+use std::collections::HashMap;
+
+use redis::{ConnectionInfo, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use super::connection::{Address, Connection, STEP_TIMEOUT, connect_to, within};
-use super::reply;
-use super::sentinel::Sentinel;
+use super::RedisServers;
+use super::connection::{Address, Connection, STEP_TIMEOUT, at, connect_to, within};
+use super::servers::Kind;
 use super::view::View;
 use crate::error::StoreError;
 use crate::telemetry;
 
-#[derive(Clone)]
-pub(crate) enum Connector {
-    /// A server, and its identity if it is a node of a Cluster and this is known.
-    One(Box<Client>, Option<String>),
-    Sentinel(Sentinel),
-    /// Any of some servers that knows who has which slot of a Cluster.
-    Any(Vec<Client>),
-}
-
-impl Connector {
-    /// Connects to a server that replies, and finds out what tells whether it still has the data that it had. Warns if
-    /// it may evict data. An error names the server.
+impl RedisServers {
+    /// Connects to one of the servers that replies, and finds out what tells whether it still has the data that it had.
+    /// Warns if it may evict data. An error names the servers.
     pub(super) async fn connect(&self, mark: &str) -> Result<(Connection, Server), StoreError> {
-        match self {
-            Self::One(client, _) => self.connect_by(client, mark).await,
-            Self::Sentinel(sentinel) => {
-                let (master, _) = sentinel.master().await?;
-                let client = sentinel.client(master).map_err(reply::error)?;
-                self.connect_by(&client, mark).await
+        let servers = match &self.kind {
+            Kind::Sentinel(name) => {
+                let (master, _) = self.ask_sentinels(name).await?;
+                vec![at(&self.urls[0], master).set_redis_settings(self.login.clone())]
             }
-            Self::Any(clients) => {
-                let connect = |client: Client| {
-                    let (this, mark) = (self.clone(), mark.to_owned());
-                    async move { this.connect_by(&client, &mark).await }
-                };
-                first_success(clients.iter().cloned().map(connect).collect()).await
-            }
-        }
+            _ => self.urls.clone(),
+        };
+        let connect = |server: ConnectionInfo| {
+            let (this, mark) = (self.clone(), mark.to_owned());
+            async move { this.connect_to(server, &mark).await }
+        };
+        first_success(servers.into_iter().map(connect).collect()).await
     }
 
-    async fn connect_by(
+    async fn connect_to(
         &self,
-        client: &Client,
+        server: ConnectionInfo,
         mark: &str,
     ) -> Result<(Connection, Server), StoreError> {
+        let address = server.addr().to_string();
         let connected = async {
-            let mut connection = connect_to(client).await?;
+            let mut connection = connect_to(&self.client(server)?).await?;
             let pinged = within(STEP_TIMEOUT, redis::cmd("PING").exec_async(&mut connection)).await;
             // One that can't save its data refuses a PING as a write, and still has what denies.
             if !is_unsaved(&pinged) {
                 pinged.clone()?;
             }
             // Before anything is written there.
-            let problem = match self {
-                Self::One(_, Some(id)) => {
+            let problem = match &self.kind {
+                Kind::Node(Some(id)) => {
                     let view = within(STEP_TIMEOUT, View::ask(&mut connection)).await;
                     view.is_ok_and(|view| !view.ids.contains(id))
                         .then_some("the node has left the Cluster, or another one has its address")
                 }
-                Self::Any(_) => {
+                Kind::Cluster => {
                     let view = within(STEP_TIMEOUT, View::ask(&mut connection)).await?;
                     view.ranges.is_empty().then_some("the node serves nobody, or knows no slots")
                 }
@@ -86,35 +77,63 @@ impl Connector {
             let history = if is_replica(&info) { String::new() } else { history(&info) };
             Ok((connection, Server { history, mark: mark.ok() }))
         };
-        connected.await.map_err(|error: RedisError| {
-            let message = format!("{}: {error}", client.get_connection_info().addr());
-            StoreError::Unreachable { message }
+        connected.await.map_err(|error: RedisError| StoreError::Unreachable {
+            message: format!("{address}: {error}"),
         })
     }
 
     /// Returns the master that more than half of the Sentinels name, if there are any.
     pub(super) async fn master(&self) -> Option<Address> {
-        let Self::Sentinel(sentinel) = self else { return None };
-        let (master, is_agreed) = sentinel.master().await.ok()?;
+        let Kind::Sentinel(name) = &self.kind else { return None };
+        let (master, is_agreed) = self.ask_sentinels(name).await.ok()?;
         is_agreed.then_some(master)
     }
 
-    /// Returns how to connect to the first server that the application has named.
-    pub(super) fn info(&self) -> &ConnectionInfo {
-        let client = match self {
-            Self::One(client, _) => client,
-            Self::Sentinel(sentinel) => &sentinel.sentinels[0],
-            Self::Any(clients) => &clients[0],
+    /// Asks all Sentinels at once, and returns the master that most of them name, and whether more than half of all do. Does
+    /// not wait for the others then, of which one may hang.
+    async fn ask_sentinels(&self, name: &str) -> Result<(Address, bool), StoreError> {
+        let ask = |sentinel: ConnectionInfo| {
+            let (this, name) = (self.clone(), name.to_owned());
+            async move {
+                let address = sentinel.addr().to_string();
+                let asked = this.ask_sentinel(sentinel, &name).await;
+                asked.map_err(|error| format!("{address}: {error}"))
+            }
         };
-        client.get_connection_info()
+        let mut asked: JoinSet<_> = self.urls.iter().cloned().map(ask).collect();
+        let (mut votes, mut errors) = (HashMap::new(), Vec::new());
+        while let Some(reply) = asked.join_next().await {
+            match reply {
+                Ok(Ok(master)) => {
+                    let count = votes.entry(master.clone()).or_insert(0);
+                    *count += 1;
+                    if *count > self.urls.len() / 2 {
+                        return Ok((master, true));
+                    }
+                }
+                Ok(Err(error)) => errors.push(error),
+                Err(_) => {}
+            }
+        }
+        let most = votes.into_iter().max_by_key(|(_, count)| *count);
+        most.map(|(master, _)| (master, false)).ok_or_else(|| unreachable(errors))
     }
 
-    /// Returns what a warning calls the server.
+    async fn ask_sentinel(&self, sentinel: ConnectionInfo, name: &str) -> RedisResult<Address> {
+        let mut connection = connect_to(&self.client(sentinel)?).await?;
+        let mut question = redis::cmd("SENTINEL");
+        question.arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        let reply = question.query_async::<Option<Address>>(&mut connection);
+        let unknown = (ErrorKind::Io, "the Sentinel knows no master of this name");
+        within(STEP_TIMEOUT, reply).await?.ok_or_else(|| unknown.into())
+    }
+
+    /// Returns what a warning calls the servers.
     pub(super) fn name(&self) -> String {
-        match self {
-            Self::One(..) => self.info().addr().to_string(),
-            Self::Sentinel(sentinel) => format!("the master {}", sentinel.name),
-            Self::Any(_) => "the servers of the Cluster".to_owned(),
+        match &self.kind {
+            Kind::One | Kind::Node(_) => self.urls[0].addr().to_string(),
+            Kind::Sentinel(name) => format!("the master {name}"),
+            Kind::Cluster => "the servers of the Cluster".to_owned(),
         }
     }
 }
@@ -133,8 +152,13 @@ pub(super) async fn first_success<T: 'static>(
             Err(_) => {}
         }
     }
+    Err(unreachable(errors))
+}
+
+/// Makes one error of several, in one order: otherwise each attempt would seem to fail for another reason.
+fn unreachable(mut errors: Vec<String>) -> StoreError {
     errors.sort();
-    Err(StoreError::Unreachable { message: errors.join(", ") })
+    StoreError::Unreachable { message: errors.join(", ") }
 }
 
 /// What tells whether a server still has the data that it had.
