@@ -73,13 +73,6 @@ impl Limiter {
     /// Sets what happens to a request if the store can't decide.
     ///
     /// Defaults to [`FailurePolicy::Local`] with one instance.
-    ///
-    /// ```
-    /// use tower_sliding_window::{FailurePolicy, Limiter, MemoryStore, Quota};
-    ///
-    /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new())
-    ///     .failure_policy(FailurePolicy::Closed);
-    /// ```
     pub fn failure_policy(mut self, on_failure: FailurePolicy) -> Self {
         self.on_failure = on_failure;
         self
@@ -89,27 +82,12 @@ impl Limiter {
     ///
     /// A further caller that would have to wait gets [`WaitError::TooManyWaiters`] at once. Clones of a
     /// limiter share the waiters, and each has its own cap.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Quota};
-    ///
-    /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new()).max_waiters(100);
-    /// ```
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.max_waiters = most;
         self
     }
 
     /// Sets where the keys of denied requests are counted. Defaults to nowhere.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Quota, TopOffenders};
-    ///
-    /// let offenders = TopOffenders::new(100);
-    /// let limiter =
-    ///     Limiter::new(Quota::per_minute(5), MemoryStore::new()).top_offenders(&offenders);
-    /// assert!(offenders.all().is_empty());
-    /// ```
     pub fn top_offenders(mut self, offenders: &TopOffenders) -> Self {
         self.offenders = Some(offenders.clone());
         self
@@ -117,24 +95,8 @@ impl Limiter {
 
     /// Admits and counts one request of `key`, or denies it without a trace in the log.
     ///
-    /// If the caller drops the future before it is ready, the request may have been counted. Places
-    /// [in flight](crate::Policy::in_flight), which nobody would give back, come free.
-    ///
-    /// ```
-    /// use std::net::IpAddr;
-    /// use tower_sliding_window::{Limiter, MemoryStore, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let limiter = Limiter::new(Quota::per_minute(5), MemoryStore::new());
-    /// let address: IpAddr = "203.0.113.7".parse().unwrap();
-    /// // A key is made from text, bytes, a number, an address or a UUID.
-    /// if limiter.check(address).await?.is_admitted() {
-    ///     assert_eq!(limiter.peek("203.0.113.7").await?.remaining(), 4);
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// A key is made from text, bytes, a number, an address or a UUID. If the caller drops the future before it is ready, the
+    /// request may have been counted. Places [in flight](crate::Policy::in_flight), which nobody would give back, come free.
     ///
     /// # Errors
     ///
@@ -161,11 +123,9 @@ impl Limiter {
     /// record the request or none does.
     ///
     /// The policies replace that of the limiter. Each log is a policy and a key, where the request takes
-    /// one place, or a policy, a key and a cost for a [budget](crate::Policy::budget), see [`LogCost`]. A policy may occur with several keys. If a
-    /// policy and key occur twice, they count once, at the higher cost. Without any log the request is
-    /// admitted.
-    ///
-    /// A cost of 0 takes nothing of that log, see [`Limiter::check_cost`].
+    /// one place, or a policy, a key and a cost for a [budget](crate::Policy::budget), see [`LogCost`]. A policy may occur
+    /// with several keys. If a policy and key occur twice, they count once, at the higher cost. A cost of 0 takes nothing of
+    /// that log. Without any log the request is admitted.
     ///
     /// # Errors
     ///
@@ -181,13 +141,10 @@ impl Limiter {
     /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(5)));
     /// let limiter = Limiter::new(&sender, MemoryStore::new());
     ///
-    /// let decision = limiter.check_all([(&sender, "bank"), (&receiver, "receiver-17")]).await?;
-    /// assert!(decision.is_admitted());
-    ///
     /// // The sender pays for three parts. The receiver gets one message.
     /// let logs = [(&sender, "bank", 3), (&receiver, "receiver-17", 1)];
     /// assert!(limiter.check_all(logs).await?.is_admitted());
-    /// assert_eq!(limiter.peek("bank").await?.remaining(), 96);
+    /// assert_eq!(limiter.peek("bank").await?.remaining(), 97);
     /// # Ok(())
     /// # }
     /// ```
@@ -199,25 +156,10 @@ impl Limiter {
     }
 
     /// Decides on a request of `key` with a value, under a policy that counts
-    /// [distinct](crate::Policy::distinct) values.
+    /// [distinct](crate::Policy::distinct) values. A policy that counts something else ignores the value.
     ///
-    /// Beside other policies it is [`LogCost::value`] in [`Limiter::check_all`]. A policy that counts something else
-    /// ignores the value.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, StoreError};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), StoreError> {
-    /// let accounts = Policy::new("accounts").quota(Quota::per_hour(1)).distinct();
-    /// let limiter = Limiter::new(accounts, MemoryStore::new());
-    /// assert!(limiter.check_value("203.0.113.7", "alice").await?.is_admitted());
-    /// assert!(limiter.check_value("203.0.113.7", "alice").await?.is_admitted());
-    /// assert!(!limiter.check_value("203.0.113.7", "bob").await?.is_admitted());
-    /// assert_eq!(limiter.peek("203.0.113.7").await?.remaining(), 0); // for another account
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// Beside other policies it is [`LogCost::value`] in [`Limiter::check_all`]; the guide has an
+    /// [example](crate::docs::recipes::accounts_per_address#without-a-layer).
     ///
     /// # Errors
     ///
@@ -233,53 +175,24 @@ impl Limiter {
     /// Waits until a request of `key` is admitted, and counts it.
     ///
     /// The first check is sent at once. After a denial the caller sleeps for its
-    /// [`retry_after`](crate::Denied::retry_after) and checks again.
+    /// [`retry_after`](crate::Denied::retry_after) and checks again. [The guide](crate::docs::waiting) has examples.
     ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{Limiter, MemoryStore, Quota, WaitError};
+    /// - **Order.** The callers that wait for one key, for this limiter and its clones, are admitted in the order in which
+    ///   their futures were first polled. A later one does not overtake them, whatever its cost. Those that come while
+    ///   nobody waits, and under a policy that counts [distinct](Policy::distinct) values all, send their first checks at
+    ///   once. [`Limiter::check`], and the callers of other processes, take a place when they find one.
+    /// - **Cost.** Only the first waiter of a key sends checks: when its place is free by time, and once a second before that,
+    ///   because a replaced policy, a cancellation or a reset can free a place too. Each counts in the metrics as any other.
+    /// - **Exactness.** A single waiter is admitted at the instant that the store has named, never before. The timer of tokio
+    ///   rounds up to whole milliseconds, and a remote store adds a round trip.
+    /// - **Dropping.** A caller that drops the future leaves the queue, and no log has recorded the request. If a check is
+    ///   under way, a background task cancels it when its outcome arrives. Without a runtime it may be counted.
+    /// - **Bounds.** At most [`Limiter::max_waiters`] callers wait. [`Limiter::until_admitted_within`] limits the length of a
+    ///   wait.
+    /// - **Bans.** The denial of a banned key is returned at once. Under a policy with a [`Penalty`](crate::Penalty) a denied
+    ///   check can be a strike, also one of a waiter.
     ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), WaitError> {
-    /// # let start = tokio::time::Instant::now();
-    /// let limiter = Limiter::new(Quota::new(1, Duration::from_secs(600)), MemoryStore::new());
-    /// limiter.until_admitted("bob").await?;
-    /// limiter.until_admitted("bob").await?; // ten minutes later
-    /// # assert_eq!(start.elapsed(), Duration::from_secs(600));
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// ## Behavior
-    ///
-    /// - **Order.** The callers that wait for one key are admitted in the order of their arrival, which
-    ///   is when their future is first polled. A later one does not overtake them, whatever its cost.
-    ///   What each does after its admission is in this order only if the callers see to it.
-    ///   Under a policy that counts [distinct](Policy::distinct) values each sends its first check at once, because
-    ///   a value that is there takes no place.
-    ///   While no caller of a key waits, those that arrive at the same time send their first checks at
-    ///   the same time.
-    /// - **Extent.** The order holds in one process, for a limiter and its clones. The callers of other
-    ///   processes, and [`Limiter::check`], take a place when they find one.
-    /// - **Cost.** Only the first waiter of a key sends checks: when its place is free by time, and once
-    ///   a second before that, because a replaced policy, a cancellation or a reset can free a place
-    ///   too. So these are noticed within a second, and a thousand keys with waiters cost the store a
-    ///   thousand checks a second. Each of them counts in the metrics as any other.
-    /// - **Exactness.** A single waiter is admitted at the instant that the store has named, never before.
-    ///   The timer of tokio counts whole milliseconds and rounds up, and a remote store adds a round
-    ///   trip.
-    /// - **Dropping.** If the caller drops the future, it leaves the queue, the next waiter goes on, and
-    ///   no log has recorded the request. If a check is under way at that moment, a background task
-    ///   cancels the request when its outcome arrives. Without a runtime the request may be counted.
-    /// - **Bounds.** At most [`Limiter::max_waiters`] callers wait. [`Limiter::until_admitted_within`]
-    ///   limits the length of a wait.
-    /// - **Bans.** It waits for quotas only: the denial of a banned key is returned at once. Under a
-    ///   policy with a [`Penalty`](crate::Penalty) a denied check can be a strike, also one of a waiter.
-    /// - **Policies.** Each check uses the policy that is set when it is sent, see
-    ///   [`PolicyHandle::set`](crate::PolicyHandle::set).
-    ///
-    /// A wait needs a tokio runtime with its timer. A future that is not polled holds up the callers
-    /// behind it.
+    /// A wait needs a tokio runtime with its timer. A future that is not polled holds up the callers behind it.
     ///
     /// # Errors
     ///
@@ -298,27 +211,9 @@ impl Limiter {
     /// [`retry_after`](crate::Denied::retry_after) of the denial may be up to a window longer, because nobody knows how
     /// the places of a full log are spread.
     ///
-    /// The bound holds for the wait, which may be a twentieth longer: each caller is admitted a little after its place is
+    /// The wait may be a twentieth longer than its bound: each caller is admitted a little after its place is
     /// free, and those behind it later by as much. A check that is under way at its end is completed, and can still
-    /// admit the request. A bound of zero makes it a [`Limiter::check`] that does not overtake the
-    /// callers that wait.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{Limiter, MemoryStore, Quota, WaitError};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), WaitError> {
-    /// let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
-    /// let most = Duration::from_secs(5);
-    /// limiter.until_admitted_within("bob", most).await?;
-    /// match limiter.until_admitted_within("bob", most).await {
-    ///     Err(WaitError::Denied(denied)) => assert_eq!(denied.retry_after().as_secs(), 60), // at once
-    ///     other => panic!("{other:?}"),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// admit the request. A bound of zero makes it a [`Limiter::check`] that does not overtake the callers that wait.
     ///
     /// # Errors
     ///
@@ -334,37 +229,16 @@ impl Limiter {
 
     /// Waits until a request is admitted under one or several policies, each with its own key and cost, but not for
     /// longer than `max_wait` if there is one. Either all logs record the request or none does, see
-    /// [`Limiter::check_all`].
+    /// [`Limiter::check_all`]. The guide has an [example](crate::docs::waiting#several-logs).
     ///
-    /// `logs` returns the logs of the request, each with a policy, a key and maybe a cost. It is called for each
-    /// check, so that a policy that was replaced meanwhile counts. A request of a high cost holds up those of a lower
-    /// cost behind it.
+    /// `logs` returns the logs of the request. It is called for each check, so that a policy that was replaced meanwhile
+    /// counts. A request of a high cost holds up those of a lower cost behind it.
     ///
     /// A caller waits for the log that denies it for longest, in the order of arrival of all that wait for
     /// that log, whatever their other logs are. Those that find room in all of their logs pass it. If another
     /// log denies it once it is the first there, it waits for that one, where it is again before all that
     /// arrived later. Meanwhile others may take the places of the first one, so a caller of several busy
     /// logs that come free at different instants can wait for long: give it a bound.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota, WaitError};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), WaitError> {
-    /// let sender = PolicyHandle::new(Policy::new("sender").quota(Quota::per_minute(100)).budget());
-    /// let receiver = PolicyHandle::new(Policy::new("receiver").quota(Quota::per_minute(3)).budget());
-    /// let limiter = Limiter::new(&sender, MemoryStore::new());
-    ///
-    /// // Two parts for a receiver who gets three a minute.
-    /// let logs = || [(&sender, "bank", 2), (&receiver, "receiver-17", 2)];
-    /// limiter.until_admitted_all(logs, None).await?;
-    /// # let start = tokio::time::Instant::now();
-    /// limiter.until_admitted_all(logs, Some(Duration::from_secs(60))).await?; // a minute later
-    /// # assert_eq!(start.elapsed(), Duration::from_secs(60));
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     ///
@@ -381,30 +255,13 @@ impl Limiter {
     }
 
     /// Waits for a place under a policy that counts requests [in flight](crate::Policy::in_flight), and holds it
-    /// until the [`Permit`] is dropped.
+    /// until the [`Permit`] is dropped. The guide has an [example](crate::docs::recipes::concurrent_requests#jobs).
     ///
     /// With a `max_wait` of zero it does not wait. Otherwise the callers of this process get their places in the order of
     /// their arrival, and the first one of each key looks 20 times a second whether a place is free.
     ///
     /// Under a policy that counts requests it is [`Limiter::until_admitted_within`]: the permit holds nothing, and the
     /// request counts for a window.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, WaitError};
-    ///
-    /// # async fn export(_tenant: &str) {}
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), WaitError> {
-    /// let exports = Policy::new("exports").quota(Quota::new(2, Duration::from_secs(30))).in_flight();
-    /// let limiter = Limiter::new(exports, MemoryStore::new());
-    ///
-    /// let permit = limiter.acquire("tenant-7", Duration::from_secs(60)).await?;
-    /// export("tenant-7").await; // for hours, if need be
-    /// drop(permit);
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     ///
@@ -423,31 +280,10 @@ impl Limiter {
     /// [in flight](crate::Policy::in_flight), until the [`Permit`] is dropped. Without it they are free after a
     /// lease.
     ///
-    /// It is for requests with several logs; [`Limiter::acquire`] serves one. What the request has in other logs stays
-    /// there for its window. Call it right after the admission, and once: the places are given back with the
-    /// first permit that is dropped. To cancel the request, drop the permit too, or its next renewal takes the places
-    /// again. It needs a tokio runtime with its timer, whose task renews the leases.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, PolicyHandle, Quota, StoreError};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), StoreError> {
-    /// let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_hour(20)));
-    /// let jobs = Policy::new("jobs").quota(Quota::new(1, Duration::from_secs(30))).in_flight();
-    /// let jobs = PolicyHandle::new(jobs);
-    /// let limiter = Limiter::new(&user, MemoryStore::new());
-    ///
-    /// let logs = [(&user, "alice"), (&jobs, "tenant-7")];
-    /// let decision = limiter.check_all(logs).await?;
-    /// let permit = decision.admitted().map(|admitted| limiter.hold(admitted));
-    /// assert!(!limiter.check_all(logs).await?.is_admitted());
-    /// drop(permit);
-    /// assert!(limiter.check_all(logs).await?.is_admitted());
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// It is for [requests with several logs](crate::docs::recipes::concurrent_requests#jobs); [`Limiter::acquire`] serves
+    /// one. What the request has in other logs stays there for its window. Call it right after the admission, and once: the
+    /// places are given back with the first permit that is dropped. To cancel the request, drop the permit too, or its next
+    /// renewal takes the places again. It needs a tokio runtime with its timer, whose task renews the leases.
     pub fn hold(&self, admitted: &Admitted) -> Permit {
         Permit::hold(&self.store, admitted.check()).unwrap_or_else(Permit::empty)
     }
@@ -465,81 +301,41 @@ impl Limiter {
         self.store.settle(admitted.check(), 0).await
     }
 
-    /// Sets what an admitted request takes of its budgets, once its real cost is known.
+    /// Sets what an admitted request takes of its budgets, once its real cost is known. The guide has
+    /// [examples](crate::docs::token_budgets).
     ///
-    /// A request whose cost is known only afterwards, such as the tokens of a language model, reserves
-    /// an estimate with [`Limiter::check_cost`] and is settled at what it used:
-    ///
-    /// - Below the estimate, the rest is free at once. At 0 the request is cancelled.
-    /// - Above the estimate, the request takes more than it was admitted for, also above the limit. It is not
-    ///   denied for that, but later requests wait for it too. Estimate high if the limit must hold at every
-    ///   instant.
+    /// - Below what it has reserved, the rest is free at once. At 0 the request is cancelled.
+    /// - Above, it takes more than it was admitted for, also above the limit. It is not denied for that, but later requests
+    ///   wait for it too.
     /// - It counts from the time of the admission.
     /// - In process it is atomic over all logs of the request, as the check is. On Redis each log is settled by
     ///   itself, mostly in one call: another check may find some of them settled.
     /// - It is the same in every budget, also after [`Limiter::check_all`] with different costs. A log where
     ///   the cost was 0 stays without the request, and one that is no budget counts one request until it is
     ///   settled at 0. [`Limiter::settle_policy`] settles some of the logs.
-    /// - The last call counts. To repeat a call changes nothing, so a call whose result was lost can be
-    ///   repeated.
+    /// - The last call counts. To repeat a call, such as one whose result was lost, changes nothing.
     ///
     /// Returns whether the request had a place to settle. It has none, and nothing happens, if it is
-    /// older than the [retention](crate::Policy::retention), was cancelled, or was not counted. If the store fails and the failure
-    /// policy is [`FailurePolicy::Local`](crate::FailurePolicy::Local), the log in this process is settled, and the store later.
+    /// older than the [retention](crate::Policy::retention), was cancelled, or was not counted. If the store fails and the
+    /// failure policy is [`FailurePolicy::Local`], the log in this process is settled, and the store later.
     ///
     /// The handler behind a [`SlidingWindowLayer`](crate::SlidingWindowLayer) finds the admission in the
-    /// [`Decision`](crate::Decision) among the extensions of the request. Any limiter with the same store can settle it.
+    /// [`Decision`] among the extensions of the request. Any limiter with the same store can settle it.
     ///
     /// # Errors
     ///
     /// A [`StoreError`] if the store fails.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let tokens = Policy::new("tokens").quota(Quota::per_minute(100_000)).budget();
-    /// let tokens = Limiter::new(tokens, MemoryStore::new());
-    ///
-    /// if let Decision::Admitted(admitted) = tokens.check_cost("alice", 8_000).await? {
-    ///     tokens.settle(&admitted, 2_400).await?; // as the model reports
-    /// }
-    /// assert_eq!(tokens.peek("alice").await?.remaining(), 97_600);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn settle(&self, admitted: &Admitted, actual: u32) -> Result<bool, StoreError> {
         self.store.settle(admitted.check(), actual).await
     }
 
     /// Sets what an admitted request takes under one of its policies, given by its name. It is
-    /// [`Limiter::settle`] for a request that has another cost under other policies.
-    ///
-    /// The logs of other policies are not changed.
+    /// [`Limiter::settle`] for a request that has another cost under other policies, whose logs are not changed.
     ///
     /// # Errors
     ///
     /// The errors of [`Limiter::settle`], and [`StoreError::UnknownPolicy`] with the names of the policies
     /// that the request was checked under, if none has this name. Nothing has changed then.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Decision, Limiter, MemoryStore, Policy, PolicyHandle, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let tokens = PolicyHandle::new(Policy::new("tokens").quota(Quota::per_minute(100)).budget());
-    /// let calls = PolicyHandle::new(Policy::new("calls").quota(Quota::per_minute(20)));
-    /// let limiter = Limiter::new(&tokens, MemoryStore::new());
-    ///
-    /// let logs = [(&tokens, "alice", 8), (&calls, "alice", 1)];
-    /// if let Decision::Admitted(admitted) = limiter.check_all(logs).await? {
-    ///     limiter.settle_policy(&admitted, "tokens", 3).await?;
-    /// }
-    /// assert_eq!(limiter.peek("alice").await?.remaining(), 97);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub async fn settle_policy(
         &self,
         admitted: &Admitted,
@@ -576,7 +372,8 @@ impl Limiter {
     }
 
     /// Explains what a request of `key` would get now, and why: the admissions in the log, when each
-    /// place comes free, which admission a denial waits for, the ban record, and what decides.
+    /// place comes free, which admission a denial waits for, the ban record, and what decides. The guide has an
+    /// [example](crate::docs::why_denied#the-log-of-a-key).
     ///
     /// Nothing is counted, no log is kept for longer, and the result is not part of any metric. On Redis the log of a
     /// budget is tidied. It is for a person, not for each request: it lists up to 2,048 admissions of each quota.
@@ -588,23 +385,6 @@ impl Limiter {
     ///
     /// Under a policy that counts [distinct](crate::Policy::distinct) values, it is for a value that is not in the
     /// log, and the admissions are the values, by their hashes.
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let limiter = Limiter::new(Quota::per_minute(1), MemoryStore::new());
-    /// let decision = limiter.check("alice").await?;
-    ///
-    /// let explanation = limiter.explain("alice").await?;
-    /// assert!(!explanation.admitted);
-    /// let quota = &explanation.quotas[0];
-    /// assert_eq!(quota.waits_for, decision.admitted().map(|admitted| admitted.id()));
-    /// println!("{explanation:#?}");
-    /// # Ok(())
-    /// # }
-    /// ```
     ///
     /// # Errors
     ///

@@ -184,27 +184,10 @@ impl Policy {
     /// Sets how long a log keeps its entries, if that is longer than the longest window. Defaults to the
     /// longest window, and is at most a hundred years.
     ///
-    /// Policies of one name share their logs if this time is the same. So plans whose windows differ count
-    /// each other's requests if each keeps its log for the longest window of all plans. It also leaves
+    /// Policies of one name share their logs if this time is the same. So [plans](crate::docs::recipes::plans) whose windows
+    /// differ count each other's requests if each keeps its log for the longest window of all plans. It also leaves
     /// room for a longer window that [`PolicyHandle::set`] may set later: the window then begins with the
     /// entries of the past. An entry takes memory for this long.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let plan = |quota| Policy::new("user").quota(quota).keep_for(Duration::from_secs(3_600));
-    /// let store = MemoryStore::new();
-    /// let free = Limiter::new(plan(Quota::per_minute(2)), store.clone());
-    /// let paid = Limiter::new(plan(Quota::per_hour(100)), store);
-    ///
-    /// assert!(free.check("alice").await?.is_admitted());
-    /// assert_eq!(paid.peek("alice").await?.remaining(), 99);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn keep_for(mut self, time: Duration) -> Self {
         self.kept_us = micros(time).min(LONGEST_WINDOW_US);
         self.lengthen_retention();
@@ -246,7 +229,8 @@ impl Policy {
         self.penalty = None;
     }
 
-    /// Makes the policy a budget, of which a request takes as much as it costs: tokens, bytes, parts of a message.
+    /// Makes the policy a budget, of which a request takes as much as it costs: tokens, bytes, parts of a message. The
+    /// [guide](crate::docs::token_budgets) has examples.
     ///
     /// Every other policy counts requests, whatever they cost. So a budget of tokens can stand beside a quota of
     /// requests. The cost is up to [`u32::MAX`], is one entry whatever it is, and can be settled later:
@@ -255,22 +239,6 @@ impl Policy {
     /// A [`RedisStore`](crate::RedisStore) asks Redis about each request of a cost other than 1, also while it denies. A quota
     /// of requests beside the budget does not bound that, for a denied request counts in neither: a layer of its own does that
     /// is added in front, such as one by address on a [`MemoryStore`](crate::MemoryStore).
-    ///
-    /// ```
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let tokens = Policy::new("tokens").quota(Quota::per_minute(50_000)).budget();
-    /// let limiter = Limiter::new(tokens, MemoryStore::new());
-    /// let decision = limiter.check_cost("alice", 12_000).await?;
-    /// let admitted = decision.admitted().expect("it fits");
-    /// assert_eq!(admitted.remaining(), 38_000);
-    /// limiter.settle(admitted, 9_500).await?; // what it has really used
-    /// assert_eq!(limiter.peek("alice").await?.remaining(), 40_500);
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn budget(self) -> Self {
         self.counting(Counts::Budget)
     }
@@ -309,36 +277,20 @@ impl Policy {
     ///
     /// The guide has a [recipe](crate::docs::recipes::accounts_per_address), and compares the
     /// [kinds of policies](crate::docs::what_a_policy_counts).
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let accounts = Policy::new("accounts").quota(Quota::new(2, Duration::from_secs(600))).distinct();
-    /// let limiter = Limiter::new(accounts, MemoryStore::new());
-    /// assert!(limiter.check_value("203.0.113.7", "alice").await?.is_admitted());
-    /// assert!(limiter.check_value("203.0.113.7", "bob").await?.is_admitted());
-    /// assert!(!limiter.check_value("203.0.113.7", "carol").await?.is_admitted());
-    /// assert!(limiter.check_value("203.0.113.7", "alice").await?.is_admitted());
-    /// # Ok(())
-    /// # }
-    /// ```
     pub fn distinct(self) -> Self {
         self.counting(Counts::Distinct)
     }
 
-    /// Makes the policy count requests that are not over yet: at most `limit` of a key at the same time.
+    /// Makes the policy count requests that are not over yet: at most `limit` of a key at the same time. The guide has a
+    /// [recipe](crate::docs::recipes::concurrent_requests).
     ///
     /// A [`SlidingWindowLayer`](crate::SlidingWindowLayer) gives the place of a request back when the body of the
     /// response has ended or was dropped. Jobs have a [`Permit`](crate::Permit) from
     /// [`Limiter::acquire`](crate::Limiter::acquire), and so have
     /// [WebSockets](crate::docs::recipes::concurrent_requests#websockets): the response that opens one has no body.
     ///
-    /// The window of the quota is a lease. It is renewed three times within its length while the request runs. A
-    /// process that dies renews nothing, and its places are free a lease later. A short lease frees them soon, but each
-    /// request that runs costs three checks a lease: with 30 seconds, one every ten seconds.
+    /// The window of the quota is a [lease](crate::docs::recipes::concurrent_requests#the-lease), which is renewed three times
+    /// within its length while the request runs. A process that dies renews nothing, and its places are free a lease later.
     ///
     /// - Nobody knows when a place comes free. A response has no `Retry-After`, and
     ///   [`Denied::has_known_wait`](crate::Denied::has_known_wait) is `false`.
@@ -353,19 +305,6 @@ impl Policy {
     /// - Give the policy one quota, and policies that share a log the same window: each window is a lease of its own.
     /// - A lease never becomes shorter, because requests that run renew theirs as before: [`PolicyHandle::set`] keeps the
     ///   old one. [`Overrides`](crate::Overrides) change the limit only. A policy of another name begins anew.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
-    ///
-    /// // Twenty exports an hour for each tenant, and two at a time.
-    /// let started = Policy::new("exports-started").quota(Quota::per_hour(20));
-    /// let running = Policy::new("exports").quota(Quota::new(2, Duration::from_secs(30))).in_flight();
-    /// SlidingWindowLayer::new(started, key::header("x-tenant"), MemoryStore::new())
-    ///     .rule(running, key::header("x-tenant"));
-    /// ```
-    ///
-    /// The guide has a [recipe](crate::docs::recipes::concurrent_requests).
     pub fn in_flight(self) -> Self {
         self.counting(Counts::InFlight)
     }

@@ -97,38 +97,12 @@ impl SlidingWindowLayer {
     /// rule does not apply: the request is exempt from it. The closure is called for every request,
     /// so it should clone handles that exist, and create none.
     ///
-    /// Give the policies of all plans the same name. Then a user has one log, and keeps it when the plan
-    /// changes: the new quotas count the requests that were admitted under the old ones. Plans whose
-    /// longest windows differ need [`Policy::keep_for`](crate::Policy::keep_for) as well, with one time for all
-    /// of them. Policies of different names have separate logs.
+    /// Give the policies of all plans the same name, and the same [`Policy::keep_for`](crate::Policy::keep_for) if their
+    /// longest windows differ. Then a user has one log, and keeps it when the plan changes. The guide has a
+    /// [recipe](crate::docs::recipes::plans). [`Overrides`](crate::Overrides) chooses by key, from a configuration.
     ///
     /// The metric `sliding_window_missing_keys_total` counts the requests without a key under the
-    /// policy name `chosen`. [`Overrides`](crate::Overrides) chooses by key, from a configuration.
-    ///
-    /// ```
-    /// use tower_sliding_window::{MemoryStore, Policy, PolicyHandle, Quota, SlidingWindowLayer, key};
-    ///
-    /// #[derive(Clone, Copy)]
-    /// enum Plan {
-    ///     Free,
-    ///     Paid,
-    ///     Internal,
-    /// }
-    ///
-    /// let plan = |quota| PolicyHandle::new(Policy::new("user").quota(quota));
-    /// let (free, paid) = (plan(Quota::per_minute(5)), plan(Quota::per_minute(100)));
-    ///
-    /// // An earlier layer puts the plan into the request.
-    /// let layer = SlidingWindowLayer::choosing(
-    ///     move |parts, _key| match parts.extensions.get::<Plan>() {
-    ///         Some(Plan::Internal) => None,
-    ///         Some(Plan::Paid) => Some(paid.clone()),
-    ///         Some(Plan::Free) | None => Some(free.clone()),
-    ///     },
-    ///     key::header("x-user-id"),
-    ///     MemoryStore::new(),
-    /// );
-    /// ```
+    /// policy name `chosen`.
     pub fn choosing(
         choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
         key: impl KeyExtractor,
@@ -200,25 +174,12 @@ impl SlidingWindowLayer {
     /// The first extractor finds the key, and the second one the value. The policy counts
     /// [distinct](crate::Policy::distinct) values. A request without a key or value is treated as
     /// [`on_missing_key`](Self::on_missing_key) says; [`key::optional`](crate::key::optional), around either
-    /// extractor, skips the rule.
+    /// extractor, skips the rule. The guide has a [recipe](crate::docs::recipes::accounts_per_address).
     ///
     /// Give each such rule a policy of its own name. Two with one name and one key share a log, and the value of the
     /// second one is ignored. A policy that [`choosing`](Self::choosing) or
     /// [`rule_choosing`](Self::rule_choosing) chooses has no value, so it
     /// must not count distinct values: its requests get a 500.
-    ///
-    /// The guide has a [recipe](crate::docs::recipes::accounts_per_address).
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
-    ///
-    /// // Five requests a minute for each user, and five users in ten minutes for each address: one machine with a
-    /// // hundred accounts gets as far as with five.
-    /// let accounts = Policy::new("accounts").quota(Quota::new(5, Duration::from_secs(600))).distinct();
-    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .rule_distinct(accounts, key::peer_ip(), key::header("x-user-id"));
-    /// ```
     ///
     /// # Panics
     ///
@@ -243,20 +204,6 @@ impl SlidingWindowLayer {
 
     /// Adds a rule whose policy a closure chooses for each request, see
     /// [`SlidingWindowLayer::choosing`].
-    ///
-    /// ```
-    /// use tower_sliding_window::{
-    ///     MemoryStore, Overrides, Policy, Quota, SlidingWindowLayer, key,
-    /// };
-    ///
-    /// let ip = Overrides::new(Policy::new("ip").quota(Quota::per_minute(100)));
-    /// ip.set("192.0.2.7", "exempt".parse()?)?; // the monitoring
-    ///
-    /// let user = Policy::new("user").quota(Quota::per_minute(5));
-    /// SlidingWindowLayer::new(user, key::header("x-user-id"), MemoryStore::new())
-    ///     .rule_choosing(move |_, address| ip.get(address), key::peer_ip());
-    /// # Ok::<(), tower_sliding_window::PolicyError>(())
-    /// ```
     pub fn rule_choosing(
         self,
         choose: impl Fn(&Parts, &Key) -> Option<PolicyHandle> + Send + Sync + 'static,
@@ -333,29 +280,14 @@ impl SlidingWindowLayer {
     /// Sets the cost of a request: what it takes of the rules whose policies are [budgets](crate::Policy::budget).
     ///
     /// Defaults to 1 for every request. Other rules count one request, whatever it costs. A request that costs more
-    /// than the limit of a budget can never be admitted: the response is a 429 without `Retry-After`, whose `detail` says why. If it costs
-    /// more than 1 and no rule is a budget, the response is a 500. With the feature `tracing` the first one is
+    /// than the limit of a budget can never be admitted: the response is a 429 without `Retry-After`, whose `detail` says why.
+    /// If it costs more than 1 and no rule is a budget, the response is a 500. With the feature `tracing` the first one is
     /// warned of. A request that costs 0 takes nothing of a budget, but in a layer with
     /// [`settle_from_head`](Self::settle_from_head) or [`settle_from_body`](Self::settle_from_body) it reserves 1, which
     /// stays if nothing settles it.
     ///
-    /// ```
-    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
-    ///
-    /// // Twenty requests a minute for each user, and a hundred megabytes of uploads in an hour.
-    /// let upload = Policy::new("upload").quota(Quota::per_hour(100_000_000)).budget();
-    /// SlidingWindowLayer::new(Quota::per_minute(20), key::header("x-user-id"), MemoryStore::new())
-    ///     .rule(upload, key::header("x-user-id"))
-    ///     .cost(|parts| {
-    ///         let length = parts.headers.get("content-length").and_then(|it| it.to_str().ok());
-    ///         // Without a length as much as the server reads, which axum's `DefaultBodyLimit` bounds.
-    ///         let bytes: u64 = length.map_or(2_000_000, |it| it.parse().unwrap_or(u64::MAX));
-    ///         u32::try_from(bytes).unwrap_or(u32::MAX)
-    ///     });
-    /// ```
-    ///
     /// A client that sends its body without reading meanwhile may find the connection closed in place of the 429. One that
-    /// sends `Expect: 100-continue` reads first.
+    /// sends `Expect: 100-continue` reads first. The guide has an [example](crate::docs::token_budgets#the-layer-settles).
     pub fn cost(self, cost: impl Fn(&Parts) -> u32 + Send + Sync + 'static) -> Self {
         self.with(|config| config.cost = Some(Arc::new(cost)))
     }
@@ -406,17 +338,7 @@ impl SlidingWindowLayer {
     ///   client gets. Inside of this one it changes what the closure sees: then the tail is compressed.
     /// - A closure that panics while a panic unwinds the body leaves the reservation as it was.
     ///
-    /// ```
-    /// use tower_sliding_window::{MemoryStore, Policy, Quota, SlidingWindowLayer, key};
-    ///
-    /// // A gigabyte an hour. A download reserves ten megabytes and takes what was sent of it.
-    /// let downloads = Policy::new("downloads").quota(Quota::per_hour(1_000_000_000)).byte_budget();
-    /// SlidingWindowLayer::new(downloads, key::header("x-user-id"), MemoryStore::new())
-    ///     .cost(|_| 10_000_000)
-    ///     .settle_from_body(0, |end| Some(u32::try_from(end.bytes).unwrap_or(u32::MAX)));
-    /// ```
-    ///
-    /// The guide shows how to read the [tokens of a stream](crate::docs::token_budgets#the-layer-settles).
+    /// The guide reads the [tokens of a stream, and counts bytes](crate::docs::token_budgets#the-layer-settles).
     pub fn settle_from_body(
         self,
         tail: usize,
@@ -429,10 +351,9 @@ impl SlidingWindowLayer {
 
     /// Sets the responses after which the request is cancelled, so that it does not count.
     ///
-    /// For example, cancel on success to count only failures, or cancel on "sold out" to make such
-    /// requests free. Defaults to no responses.
-    ///
-    /// The layer cancels before it responds, so a client that retries at once finds the place free.
+    /// For example, cancel on success to count only [failures](crate::docs::recipes::failed_logins), or cancel on "sold out" to
+    /// make such requests free. Defaults to no responses. The layer cancels before it responds, so a client that retries at
+    /// once finds the place free.
     ///
     /// A request without a response still counts once the inner service was called: if the service
     /// fails, and if the client hangs up. Otherwise a client could run the handler any number of
@@ -445,20 +366,10 @@ impl SlidingWindowLayer {
     /// does not count: a background task waits for the decision and cancels it. Without `cancel_if`
     /// such a request may count.
     ///
-    /// The closure sees the head of the response, before the body. The status of a gRPC call is in the
-    /// head, as `grpc-status`, only if the response has no message ("Trailers-Only"), as that of a
-    /// tonic handler that returns an error at once. A status in the trailers comes after the body and
-    /// is not seen, so a response without `grpc-status` may still fail. What a layer within this one has rejected has its
+    /// The closure sees the head of the response. The status of a gRPC call is in it, as `grpc-status`, only if the response
+    /// has no message ("Trailers-Only"), as that of a tonic handler that returns an error at once. So a response without
+    /// `grpc-status` may still fail, in its trailers. What a layer within this one has rejected has its
     /// HTTP status here, also if the client says that it speaks gRPC and gets a 200.
-    ///
-    /// ```
-    /// use http::StatusCode;
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// // Five failed logins an hour; successful ones are free.
-    /// SlidingWindowLayer::new(Quota::per_hour(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .cancel_if(|response| response.status() != StatusCode::UNAUTHORIZED);
-    /// ```
     pub fn cancel_if(
         self,
         cancels: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
@@ -476,26 +387,15 @@ impl SlidingWindowLayer {
         self.with(|config| config.cancel_unanswered = cancel_unanswered)
     }
 
-    /// Sets how long a request waits for room before it is denied.
+    /// Sets how long a request waits for room before it is denied. The guide has an
+    /// [example](crate::docs::responses#waiting-instead-of-a-429).
     ///
     /// Defaults to zero: no request waits. A wait may be a twentieth longer, because each request of a queue is
     /// admitted a little after its place is free.
     ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// // A burst of an honest client is smoothed. What would take longer gets a 429 at once.
-    /// SlidingWindowLayer::new(Quota::per_second(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .max_wait(Duration::from_secs(2));
-    /// ```
-    ///
-    /// ## Behavior
-    ///
     /// - **Order.** The requests that wait for the same key of a rule are admitted in the order of their
     ///   arrival, in this process, as by
-    ///   [`Limiter::until_admitted_all`](crate::Limiter::until_admitted_all). Those of other processes take a
-    ///   place when they find one.
+    ///   [`Limiter::until_admitted_all`](crate::Limiter::until_admitted_all).
     /// - **Denials.** A request is denied at once, with an honest `Retry-After`, if its place comes free after the
     ///   bound, counting those that wait before it, or if [`max_waiters`](Self::max_waiters) wait already. Behind
     ///   others that time may be up to a window too long: how the places of a full log are spread is not known.
@@ -505,11 +405,10 @@ impl SlidingWindowLayer {
     ///   waits for such a place looks for it 20 times a second, and a denial has no `Retry-After`.
     /// - **Hanging up.** If the client hangs up, the request leaves its queue, the next one goes on, and no log
     ///   has recorded it.
-    /// - **Cost.** Only the first request of a queue sends checks: when its place is free by time, and once a
-    ///   second before that. One with several rules looks at its logs once when it comes, which costs about as much, also
-    ///   if it is denied at once because of those that wait: such a denial is not one from memory. Each check counts in the metrics as any other, and under a policy with a
-    ///   [`Penalty`](crate::Penalty) a denied one can be a strike. Each check takes keys, costs and policies
-    ///   from the request anew, so a raised limit is noticed within a second.
+    /// - **Cost.** The first request of a queue sends checks as
+    ///   [`Limiter::until_admitted`](crate::Limiter::until_admitted) does, with keys, costs and policies anew from the request.
+    ///   One with several rules looks at its logs once when it comes, which costs about as much, also
+    ///   if it is denied at once because of those that wait: such a denial is not one from memory.
     /// - **Decisions.** [`on_decision`](Self::on_decision) is called with the last decision only. In
     ///   [shadow mode](Self::shadow) no request waits.
     /// - **Resources.** A waiting request holds its connection, its body and the inner service that was ready
@@ -544,7 +443,8 @@ impl SlidingWindowLayer {
         self.with(|config| config.headers_on_success = headers_on_success)
     }
 
-    /// Sets the response to a rejected request.
+    /// Sets the response to a rejected request. The guide has an
+    /// [example](crate::docs::responses#a-429-of-ones-own).
     ///
     /// Defaults to [`Rejection::to_response`], and to [`Rejection::to_grpc_response`] for a gRPC
     /// request. The closure gets the head of the request. It returns any `IntoResponse` with the
@@ -556,19 +456,6 @@ impl SlidingWindowLayer {
     /// has them, or is a redirection. To a gRPC request it sends the response of the closure only if the content type of
     /// that begins with `application/grpc`, because a gRPC client can read no other. Otherwise it
     /// sends the default one.
-    ///
-    /// ```
-    /// use http::Response;
-    /// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-    ///
-    /// SlidingWindowLayer::new(Quota::per_minute(5), key::header("x-user-id"), MemoryStore::new())
-    ///     .on_rejection(|head, rejection| {
-    ///         let wait = rejection.retry_after().unwrap_or_default();
-    ///         let mut response = Response::new(format!("{} is full for {wait:?}", head.uri.path()));
-    ///         *response.status_mut() = rejection.status();
-    ///         response
-    ///     });
-    /// ```
     #[cfg(feature = "axum")]
     pub fn on_rejection<R: axum::response::IntoResponse>(
         self,
