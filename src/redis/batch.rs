@@ -92,10 +92,10 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///
 /// # Interleavings
 ///
-/// - A request arrives while the task finds the queue empty. Both happen under the lock, so that
-///   the request is taken by this task or starts another one.
+/// - A request arrives while the task finds the queue empty, or ends thereafter. Both happen under the lock: the request is
+///   taken by this task, or starts another one, so that the end of the first one abandons nothing.
 /// - The runtime of the task ends. The callers whose requests it had taken, and of those that wait
-///   behind them, learn that at once, by their dropped senders. The next request starts another task.
+///   behind them if there is no other task, learn that at once, by their dropped senders. The next request starts another task.
 ///   Test: `batch_outlives_its_runtime`.
 /// - The runtime of the task is no longer polled, but not dropped either. Callers give up at their
 ///   time limit. A task whose last call has begun longer ago than that counts as gone.
@@ -231,7 +231,6 @@ impl<R: BatchedRequest> Batch<R> {
         }
     }
 
-    /// Starts a task.
     fn start_task(
         self: &Arc<Self>,
         number: usize,
@@ -242,33 +241,29 @@ impl<R: BatchedRequest> Batch<R> {
         queue.tasks += 1;
         // Outside a runtime and in one that ends, the task is dropped at once, which takes the lock.
         drop(queue);
-        let task = Task(Some(self.clone()), number);
+        let task = Task { batch: self.clone(), queue: number };
         if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(task.run());
+            runtime.spawn(async move {
+                let Task { batch, queue } = &task;
+                batch.send_waiting(*queue).await;
+            });
         }
     }
 }
 
-/// The task, while it is not over.
-struct Task<R: BatchedRequest>(Option<Arc<Batch<R>>>, usize);
-
-impl<R: BatchedRequest> Task<R> {
-    async fn run(mut self) {
-        if let Some(batch) = &self.0 {
-            batch.send_waiting(self.1).await;
-        }
-        self.0 = None;
-    }
+/// Counts as one of the tasks of a queue until it is dropped.
+struct Task<R: BatchedRequest> {
+    batch: Arc<Batch<R>>,
+    queue: usize,
 }
 
 impl<R: BatchedRequest> Drop for Task<R> {
     fn drop(&mut self) {
-        if let Some(batch) = &self.0 {
-            let mut queue = batch.lock(self.1);
-            queue.tasks = queue.tasks.saturating_sub(1);
-            // The next request starts another task.
+        let mut queue = self.batch.lock(self.queue);
+        queue.tasks -= 1;
+        if queue.tasks == 0 {
+            // Nothing waits, unless the runtime has ended. Then there may be no next request that starts another task.
             queue.sending_since = None;
-            // There may be no next request.
             let abandoned = mem::take(&mut queue.waiting);
             drop(queue);
             // Not under the lock: it wakes the callers.
@@ -327,10 +322,8 @@ impl<R: BatchedRequest> Batch<R> {
             }
         }
         let is_over = batch.is_empty();
-        if is_over {
-            queue.tasks = queue.tasks.saturating_sub(1);
-        }
-        queue.sending_since = if is_over { None } else { Some(now) };
+        // From then on a request starts another task.
+        queue.sending_since = (!is_over).then_some(now);
         drop(queue);
         // Not under the lock: it wakes the callers.
         for Waiting { request, since, caller } in late {

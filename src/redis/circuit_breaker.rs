@@ -17,7 +17,8 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::connect::{Server, read_server};
 use super::connection::Connection;
-use super::{Health, RedisServers, reply};
+use super::health::{Health, LostConnection};
+use super::{RedisServers, reply};
 use crate::error::StoreError;
 use crate::telemetry;
 use crate::time::pause_after;
@@ -71,7 +72,7 @@ pub(crate) struct CircuitBreaker {
     /// When the last call had a reply.
     replied_at: Mutex<Instant>,
     /// When it was last reported that there is no connection. `None` if there is one, or nobody has missed it yet.
-    reported: Mutex<Option<Instant>>,
+    reported: Mutex<Option<(Instant, LostConnection)>>,
     health: Health,
     /// The server behind the last connection.
     server: Mutex<Option<Server>>,
@@ -376,7 +377,7 @@ impl CircuitBreaker {
         }
     }
 
-    fn reported(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn reported(&self) -> MutexGuard<'_, Option<(Instant, LostConnection)>> {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -384,11 +385,10 @@ impl CircuitBreaker {
     /// then, such as a server that does not run yet, and then refuses the password.
     fn report_lost(&self, error: &StoreError) {
         let mut reported = self.reported();
-        if reported.is_some_and(|at| at.elapsed() < REPORT_PAUSE) {
-            return;
-        }
-        if reported.replace(Instant::now()).is_none() {
-            self.health.lose_connection();
+        match &mut *reported {
+            Some((at, _)) if at.elapsed() < REPORT_PAUSE => return,
+            Some((at, _)) => *at = Instant::now(),
+            none => *none = Some((Instant::now(), self.health.lose_connection())),
         }
         // Not under the lock: a subscriber may use the store.
         drop(reported);
@@ -400,18 +400,8 @@ impl CircuitBreaker {
     }
 
     fn report_found(&self) {
-        if self.reported().take().is_some() {
-            self.health.forget_lost_connection();
-        }
+        drop(self.reported().take());
         self.health.find_connection();
-    }
-}
-
-impl Drop for CircuitBreaker {
-    fn drop(&mut self) {
-        if self.reported().is_some() {
-            self.health.forget_lost_connection();
-        }
     }
 }
 

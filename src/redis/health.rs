@@ -35,16 +35,12 @@ impl Health {
         record.lost_at = Some(Instant::now());
     }
 
-    /// Takes note that there is no connection to a server.
-    pub(super) fn lose_connection(&self) {
+    /// Takes note that there is no connection to a server, until the result is dropped.
+    pub(super) fn lose_connection(&self) -> LostConnection {
         let mut record = self.record();
         record.lost += 1;
         record.is_available = false;
-    }
-
-    /// Takes note that a lost connection is there again, or that nobody needs it.
-    pub(super) fn forget_lost_connection(&self) {
-        self.record().lost -= 1;
+        LostConnection(self.clone())
     }
 
     /// Reports that Redis is there again if no connection is lost any more.
@@ -68,5 +64,14 @@ impl Health {
 
     fn record(&self) -> MutexGuard<'_, Record> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that is lost and not there again, to a server that is needed.
+pub(super) struct LostConnection(Health);
+
+impl Drop for LostConnection {
+    fn drop(&mut self) {
+        self.0.record().lost -= 1;
     }
 }
