@@ -61,7 +61,8 @@ pub(crate) fn is_name(text: &str) -> bool {
 ///
 /// With the feature `serde`, a configuration has a policy as a text or as a table of `name`, `quotas`,
 /// `keep_for`, `counts` and `penalty`, of which only `quotas` must be there. The format must
-/// describe itself, as JSON and TOML do. In [`Policies`], which shows the forms, the name is the key of the policy.
+/// describe itself, as JSON and TOML do. In [`Policies`] the name is the key of the policy. The
+/// [guide](crate::docs::configuration) shows the forms.
 ///
 /// ```
 /// use tower_sliding_window::{Policy, Quota};

@@ -52,24 +52,6 @@ use super::{Key, KeyError, KeyExtractor};
 /// # fn is_extractor(_: impl KeyExtractor) {}
 /// # is_extractor(user);
 /// ```
-///
-/// ```
-/// use axum::extract::Request;
-/// use axum::middleware::{Next, from_fn};
-/// use axum::{Router, routing::post};
-/// use tower_sliding_window::{MemoryStore, Quota, SlidingWindowLayer, key};
-///
-/// # async fn authenticate(mut request: Request, next: Next) -> axum::response::Response {
-/// #     request.extensions_mut().insert(String::from("alice"));
-/// #     next.run(request).await
-/// # }
-/// let per_user = key::extension::<String>();
-/// let limit = SlidingWindowLayer::new(Quota::per_minute(5), per_user, MemoryStore::new());
-/// let app: Router = Router::new()
-///     .route("/orders", post(|| async { "ordered" }))
-///     .layer(limit) // runs second
-///     .layer(from_fn(authenticate)); // runs first, and inserts the user
-/// ```
 pub fn extension<T>() -> impl KeyExtractor + Clone
 where
     T: Send + Sync + 'static,

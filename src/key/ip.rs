@@ -29,17 +29,6 @@ use crate::error::or_panic;
 ///
 /// Behind a reverse proxy every client has the proxy's address: use [`client_ip`]. With
 /// the feature `tracing` there is one warning of this mistake, as for a proxy that is not trusted.
-///
-/// ```
-/// use std::net::SocketAddr;
-/// use http::Request;
-/// use tower_sliding_window::{Key, KeyExtractor, key};
-///
-/// let peer: SocketAddr = "203.0.113.7:51000".parse()?;
-/// let (head, ()) = Request::builder().extension(peer).body(()).unwrap().into_parts();
-/// assert_eq!(key::peer_ip().extract(&head), Ok(Key::from(peer)));
-/// # Ok::<(), std::net::AddrParseError>(())
-/// ```
 pub fn peer_ip() -> IpExtractor {
     client_ip(TrustedProxies::default())
 }
@@ -84,19 +73,8 @@ pub fn client_ip(proxies: TrustedProxies) -> IpExtractor {
 ///
 /// A provider may give a customer a larger IPv6 network than a /64: a /56 or a /48 has 256 or 65,536 of
 /// them, each with a log of its own. A shorter prefix counts the whole network as one key. It also counts
-/// customers together if their provider gives them less.
-///
-/// ```
-/// use std::net::IpAddr;
-/// use tower_sliding_window::{Key, key};
-///
-/// let by_network = key::peer_ip().ipv6_prefix(56).ipv4_prefix(24);
-/// let address: IpAddr = "2001:db8:0:12ff::7".parse()?;
-/// assert_eq!(by_network.key_of(address), Key::from("2001:db8:0:1200::/56"));
-/// let address: IpAddr = "203.0.113.7".parse()?;
-/// assert_eq!(by_network.key_of(address), Key::from("203.0.113.0/24"));
-/// # Ok::<(), std::net::AddrParseError>(())
-/// ```
+/// customers together if their provider gives them less. The guide has an
+/// [example](crate::docs::configuration#networks-of-addresses).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct IpExtractor {

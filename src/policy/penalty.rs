@@ -101,21 +101,6 @@ impl Penalty {
     }
 
     /// Creates a penalty that counts no strikes: only [`Bans`](crate::Bans) imposes and lifts bans.
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_sliding_window::{Bans, Limiter, MemoryStore, Penalty, Policy, Quota};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), tower_sliding_window::StoreError> {
-    /// let user = Policy::new("user").quota(Quota::per_minute(5)).penalty(Penalty::manual());
-    /// let store = MemoryStore::new();
-    /// let bans = Bans::new(user.clone(), store.clone());
-    /// bans.impose("mallory", Duration::from_secs(3600), "sells accounts").await?;
-    /// assert!(!Limiter::new(user, store).check("mallory").await?.is_admitted());
-    /// # Ok(())
-    /// # }
-    /// ```
     pub const fn manual() -> Self {
         Self { strikes: None, levels: Vec::new(), decay: DEFAULT_DECAY }
     }

@@ -18,32 +18,7 @@ use crate::quota::Span;
 /// and `penalty`. `quotas` is a text or a list, `counts` is `"requests"`, `"budget"`, `"byte_budget"`,
 /// `"distinct"` or `"in_flight"`. A name that occurs twice, an unknown field
 /// and an empty set are errors. An error says what is wrong, and the format adds the line and the column.
-/// [The guide](crate::docs::configuration) has more.
-///
-/// ```
-/// use tower_sliding_window::{Limiter, MemoryStore, Policies};
-///
-/// let policies: Policies = toml::from_str(
-///     r#"
-///     ip = "100/60s"
-///
-///     [user]
-///     quotas = ["2/1s", "5/60s"]
-///     penalty = "3/10m:1m,1h,24h"
-///     "#,
-/// )?;
-/// let limiter = Limiter::new(policies.get("user").ok_or("no user")?, MemoryStore::new());
-///
-/// let changes = policies.reload(toml::from_str(r#"ip = "100/60s"
-/// user = "8/60s""#)?)?;
-/// assert_eq!(limiter.policy().to_string(), "8/60s");
-/// assert_eq!(changes.len(), 1);
-///
-/// let error = toml::from_str::<Policies>("user = '5/sixty'").unwrap_err();
-/// assert!(error.to_string().starts_with("TOML parse error at line 1, column 8"));
-/// assert!(error.to_string().contains("quota number 1: the window \"sixty\" is not"));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// [The guide](crate::docs::configuration) has an example.
 ///
 /// Clones share the set.
 #[derive(Clone)]
