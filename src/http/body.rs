@@ -1,3 +1,4 @@
+use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +30,7 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     pub(super) fn inner(body: B, end: Option<Box<AtEnd>>) -> Self {
-        Self { inner: Some(body), end, rejection: RejectionBody::whole(Bytes::new()) }
+        Self { inner: Some(body), end, rejection: RejectionBody::Whole(String::new()) }
     }
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
@@ -46,7 +47,7 @@ impl<B> fmt::Debug for ResponseBody<B> {
 impl<B> Default for ResponseBody<B> {
     /// Returns an empty body. Layers that respond in place of the service need it.
     fn default() -> Self {
-        Self::rejection(RejectionBody::whole(Bytes::new()))
+        Self::rejection(RejectionBody::Whole(String::new()))
     }
 }
 
@@ -224,65 +225,62 @@ pub struct ResponseEnd<'a> {
 
 /// The body of a rejection.
 pub(super) enum RejectionBody {
-    Whole(Option<Bytes>),
+    Whole(String),
     /// A body of another type. The mutex is never locked for long: it makes the body `Sync`.
-    Other(Mutex<Pin<Box<dyn AnyBody>>>),
+    Other(Mutex<Box<dyn Body<Data = Bytes, Error = Infallible> + Send + Unpin>>),
 }
 
 impl RejectionBody {
-    pub(super) fn whole(bytes: Bytes) -> Self {
-        Self::Whole(Some(bytes).filter(|bytes| !bytes.is_empty()))
-    }
-
     pub(super) fn other(body: impl Body<Data = Bytes> + Send + 'static) -> Self {
-        Self::Other(Mutex::new(Box::pin(body)))
+        Self::Other(Mutex::new(Box::new(EndsAtError(Box::pin(body)))))
     }
 
     fn poll_frame<E>(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, E>>> {
-        match self {
-            Self::Whole(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+        let frame = match self {
+            Self::Whole(text) => Pin::new(text).poll_frame(cx),
             Self::Other(body) => {
-                let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
-                body.as_mut().poll_next_frame(cx).map(|frame| frame.map(Ok))
+                Pin::new(body.get_mut().unwrap_or_else(PoisonError::into_inner)).poll_frame(cx)
             }
-        }
+        };
+        frame.map_err(|never| match never {})
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Whole(bytes) => bytes.is_none(),
-            Self::Other(body) => body.lock().unwrap_or_else(PoisonError::into_inner).is_at_end(),
+            Self::Whole(text) => text.is_end_stream(),
+            Self::Other(body) => {
+                body.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream()
+            }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(bytes) => {
-                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
-            }
-            Self::Other(body) => body.lock().unwrap_or_else(PoisonError::into_inner).hint(),
+            Self::Whole(text) => text.size_hint(),
+            Self::Other(body) => body.lock().unwrap_or_else(PoisonError::into_inner).size_hint(),
         }
     }
 }
 
-/// A body of any error type. It ends at an error, because the response has the error type of the
-/// inner service.
-pub(super) trait AnyBody: Send {
-    fn poll_next_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>>;
-    fn is_at_end(&self) -> bool;
-    fn hint(&self) -> SizeHint;
-}
+/// A body that ends at an error, because the response has the error type of the inner service.
+struct EndsAtError<B>(Pin<Box<B>>);
 
-impl<B: Body<Data = Bytes> + Send> AnyBody for B {
-    fn poll_next_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
-        self.poll_frame(cx).map(|frame| frame.and_then(Result::ok))
+impl<B: Body> Body for EndsAtError<B> {
+    type Data = B::Data;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, Infallible>>> {
+        self.0.as_mut().poll_frame(cx).map(|frame| frame?.ok().map(Ok))
     }
 
-    fn is_at_end(&self) -> bool {
-        self.is_end_stream()
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
     }
 
-    fn hint(&self) -> SizeHint {
-        self.size_hint()
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
     }
 }

@@ -59,7 +59,7 @@ pin_project! {
             called: Called,
         },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
-        /// A closure of the application has panicked, such as an extractor.
+        /// What the application provides has panicked, such as an extractor.
         Panicked { panic: Option<Box<dyn Any + Send>> },
     }
 }
@@ -82,20 +82,8 @@ where
         let request = Parked { inner, head, body, config };
         // A panic goes on when the future is polled, and ends this request alone: in `call` it would end a
         // `tower::buffer::Buffer` for all.
-        let check = AssertUnwindSafe(|| request.config.check(&request.head));
-        let state = match catch_unwind(check) {
-            Ok(Ok(Some(check))) if request.config.waits() => {
-                let Parked { inner, head, body, config } = request;
-                let wait = wait(check, head, config.clone());
-                State::Waiting { wait, rest: Some((inner, body, config)) }
-            }
-            Ok(Ok(Some(check))) => request.ask(check),
-            Ok(Ok(None)) => request.call(AfterResponse::default()),
-            Ok(Err(_)) if request.config.shadow => request.call(AfterResponse::default()),
-            Ok(Err(rejection)) => request.reject(rejection),
-            Err(panic) => State::Panicked { panic: Some(panic) },
-        };
-        Self { state }
+        let state = catch_unwind(AssertUnwindSafe(|| request.start()));
+        Self { state: state.unwrap_or_else(|panic| State::Panicked { panic: Some(panic) }) }
     }
 }
 
@@ -111,13 +99,21 @@ impl<S, ReqBody> Parked<S, ReqBody>
 where
     S: Service<Request<ReqBody>>,
 {
-    fn ask(self, check: Check) -> State<S, ReqBody> {
-        let (store, cancels) = (&self.config.store, self.config.cancels());
-        // As a panic of an extractor.
-        match catch_unwind(AssertUnwindSafe(|| PendingCheck::send(store, check, cancels))) {
-            Ok(check) => State::Deciding { check, request: Some(self) },
-            Err(panic) => State::Panicked { panic: Some(panic) },
+    fn start(self) -> State<S, ReqBody> {
+        match self.config.check(&self.head) {
+            Ok(Some(check)) if self.config.waits() => {
+                let wait = wait(check, self.head, self.config.clone());
+                State::Waiting { wait, rest: Some((self.inner, self.body, self.config)) }
+            }
+            Ok(Some(check)) => self.ask(check),
+            Err(rejection) if !self.config.shadow => self.reject(rejection),
+            Ok(None) | Err(_) => self.call(AfterResponse::default()),
         }
+    }
+
+    fn ask(self, check: Check) -> State<S, ReqBody> {
+        let check = PendingCheck::send(&self.config.store, check, self.config.cancels());
+        State::Deciding { check, request: Some(self) }
     }
 
     fn call(mut self, after: AfterResponse) -> State<S, ReqBody> {
@@ -257,15 +253,17 @@ impl Called {
         &mut self,
         result: Result<Response<B>, E>,
     ) -> (Result<Response<B>, E>, Vec<JoinHandle<()>>) {
-        // What settles by the head sees a response without a body.
-        let result = result.map(|response| {
-            let (head, body) = response.into_parts();
-            (Response::from_parts(head, ()), body)
-        });
-        let head = result.as_ref().ok().map(|(head, _)| in_http(head));
-        let mut tasks: Vec<_> = self.settle_by_head(head.as_deref()).into_iter().collect();
-        drop(head);
-        let result = result.map(|(head, body)| head.map(|()| body));
+        let (result, task) = match result {
+            Ok(response) => {
+                // What settles by the head sees a response without a body.
+                let (head, body) = response.into_parts();
+                let head = Response::from_parts(head, ());
+                let task = self.settle_by_head(Some(&in_http(&head)));
+                (Ok(head.map(|()| body)), task)
+            }
+            Err(error) => (Err(error), self.settle_by_head(None)),
+        };
+        let mut tasks: Vec<_> = task.into_iter().collect();
         let AfterResponse { permit, budgets, is_free, end, .. } = &mut self.after;
         let (permit, budgets) = (permit.take(), budgets.take());
         if let Ok(response) = &result {

@@ -4,7 +4,6 @@ mod problem;
 use std::borrow::Cow;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 use smallvec::SmallVec;
@@ -148,11 +147,11 @@ impl Rejection {
         let own = on_rejection.map(|respond| respond(head, self));
         // No gRPC client can read another content type.
         let own = own.filter(|own| grpc.is_none() || grpc::is_response(own));
-        let mut response = match own {
-            Some(own) => own.map(ResponseBody::rejection),
-            None if grpc.is_some() => grpc::response(self).map(whole),
-            None => problem::response(self).map(whole),
-        };
+        let response = own.unwrap_or_else(|| match grpc {
+            Some(_) => grpc::response(self).map(RejectionBody::Whole),
+            None => problem::response(self).map(RejectionBody::Whole),
+        });
+        let mut response = response.map(ResponseBody::rejection);
         if response.status().is_redirection() {
             // There `Retry-After` says when to follow it (RFC 9110, section 10.2.3).
             return response;
@@ -253,8 +252,4 @@ pub(super) fn in_http(head: &Response<()>) -> Cow<'_, Response<()>> {
     let mut head = head.clone();
     *head.status_mut() = *status;
     Cow::Owned(head)
-}
-
-fn whole<B>(body: impl Into<Bytes>) -> ResponseBody<B> {
-    ResponseBody::rejection(RejectionBody::whole(body.into()))
 }
