@@ -3,6 +3,7 @@
 
 mod body;
 mod config;
+mod counted;
 mod future;
 mod headers;
 mod layer;
@@ -12,8 +13,9 @@ mod service;
 mod span;
 mod wait;
 
-pub use body::{ResponseBody, ResponseEnd};
+pub use body::ResponseBody;
 pub use config::{MissingKey, Muted, OnBan};
+pub use counted::ResponseEnd;
 pub use future::ResponseFuture;
 pub use headers::RateLimitHeaders;
 pub use layer::SlidingWindowLayer;

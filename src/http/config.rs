@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::body::BodyCost;
+use super::counted::BodyCost;
 use super::headers::RateLimitHeaders;
 use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;

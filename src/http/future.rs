@@ -10,21 +10,21 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
-use http::{Extensions, Method, Request, Response, Version};
+use http::{Extensions, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::body::{AtEnd, ResponseBody, Settlement, poll_tasks};
+use super::body::ResponseBody;
 use super::config::{Config, Muted, OnBan};
-use super::rejection::{Rejection, in_http};
+use super::counted::Counted;
+use super::headers::RateLimitHeaders;
+use super::rejection::Rejection;
 use super::wait::{Wait, wait};
 use crate::error::StoreError;
-use crate::policy::Counts;
-use crate::store::{PendingCheck, Permit, SettleHandle, conclude, may_have_counted};
+use crate::store::{PendingCheck, Permit, conclude, may_have_counted};
 use crate::telemetry;
 use crate::window::{Admitted, Check, DecidedBy, Decision, Denied, LogId, Outcome, Usage};
 
@@ -50,14 +50,10 @@ pin_project! {
         /// The request waits for room.
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         /// The inner service handles the request.
-        Calling { #[pin] response: S::Future, called: Option<Called> },
+        Calling { #[pin] response: S::Future, after: Option<AfterResponse> },
         /// The request is cancelled or settled after its response. A client that retries at once then finds the
         /// place free.
-        Settling {
-            tasks: Vec<JoinHandle<()>>,
-            result: Option<Result<S::Response, S::Error>>,
-            called: Called,
-        },
+        Settling { result: Option<Result<S::Response, S::Error>>, after: AfterResponse },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
         /// What the application provides has panicked, such as an extractor.
         Panicked { panic: Option<Box<dyn Any + Send>> },
@@ -116,13 +112,10 @@ where
         State::Deciding { check, request: Some(self) }
     }
 
+    /// If the call panics, a request that `cancel_unanswered` cancels does not keep its place: `after` is dropped.
     fn call(mut self, after: AfterResponse) -> State<S, ReqBody> {
-        // A server sends no body in response to HEAD, and drops that of the service unread.
-        let (version, is_head) = (self.head.version, self.head.method == Method::HEAD);
-        // Before the call, whose panic must not keep the place of a request that `cancel_unanswered` cancels.
-        let called = Called { after, version, is_head, config: self.config };
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        State::Calling { response, called: Some(called) }
+        State::Calling { response, after: Some(after) }
     }
 
     fn reject_denied(self, denied: Denied) -> State<S, ReqBody> {
@@ -162,30 +155,18 @@ where
         match decision {
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied),
             decision => {
-                let is_shown = self.config.shows_headers_on_success() && is_counted;
-                let usage = decision.usage();
-                let shown =
-                    is_shown.then(|| (usage.part(self.config.shows(usage)), Instant::now()));
-                let (mut cancel, mut budgets) = (None, None);
-                if let Some(admitted) = decision.admitted() {
-                    let (store, check) = (&self.config.store, admitted.check());
-                    if may_have_counted && self.config.cancels() {
-                        let ends = |log: &LogId| permit.is_none() || ends_with_head(log);
-                        cancel = SettleHandle::of(store, check, ends);
-                    }
-                    let Config { head_cost, body_cost, .. } = &*self.config;
-                    if is_counted && (head_cost.is_some() || body_cost.is_some()) {
-                        budgets = SettleHandle::of(store, check, LogId::is_budget);
-                    }
-                }
+                let is_shown = is_counted && self.config.shows_headers_on_success();
+                let shown = is_shown.then(|| {
+                    let usage = decision.usage();
+                    let usage = usage.part(self.config.shows(usage));
+                    (usage, Instant::now(), self.config.headers)
+                });
+                let (config, head) = (&self.config, &self.head);
+                let counted = decision.admitted().and_then(|admitted| {
+                    Counted::new(config, head, admitted, permit, is_counted, may_have_counted)
+                });
                 self.insert(decision);
-                self.call(AfterResponse {
-                    shown,
-                    cancel,
-                    permit,
-                    budgets,
-                    ..AfterResponse::default()
-                })
+                self.call(AfterResponse { shown, counted })
             }
         }
     }
@@ -221,121 +202,45 @@ where
     }
 }
 
-/// A request that the inner service handles.
-///
-/// If it is dropped before the response is ready, the request stays counted, because the inner service was
-/// called. With `cancel_unanswered` it is cancelled instead.
-struct Called {
-    after: AfterResponse,
-    version: Version,
-    is_head: bool,
-    config: Arc<Config>,
-}
-
-/// What is left to do for a request that the store has counted.
+/// What is left to do when the inner service has handled a request.
 #[derive(Default)]
 struct AfterResponse {
-    /// The state of the logs that the response shows, and when this was.
-    shown: Option<(Usage, Instant)>,
-    cancel: Option<SettleHandle>,
-    /// The places that the request holds until the body of its response is over.
-    permit: Option<Permit>,
-    /// The budgets that the response settles.
-    budgets: Option<SettleHandle>,
-    /// Whether the head of the response settles them at nothing, unless the end of its body says more.
-    is_free: bool,
-    end: Option<Box<AtEnd>>,
+    /// The state of the logs that the response shows, when this was, and in which fields.
+    shown: Option<(Usage, Instant, RateLimitHeaders)>,
+    counted: Option<Box<Counted>>,
 }
 
-impl Called {
-    /// Does what does not wait for the end of the body. Returns the result, and the tasks that wait for the store.
-    fn settle<B: Body, E>(
-        &mut self,
-        result: Result<Response<B>, E>,
-    ) -> (Result<Response<B>, E>, Vec<JoinHandle<()>>) {
-        let (result, task) = match result {
+impl AfterResponse {
+    fn settle<B: Body, E>(&mut self, result: Result<Response<B>, E>) -> Result<Response<B>, E> {
+        let Some(counted) = &mut self.counted else { return result };
+        match result {
             Ok(response) => {
-                // What settles by the head sees a response without a body.
-                let (head, body) = response.into_parts();
-                let head = Response::from_parts(head, ());
-                let task = self.settle_by_head(Some(&in_http(&head)));
-                (Ok(head.map(|()| body)), task)
+                let shown = self.shown.as_mut().map(|(shown, ..)| shown);
+                Ok(counted.respond(response, shown))
             }
-            Err(error) => (Err(error), self.settle_by_head(None)),
-        };
-        let mut tasks: Vec<_> = task.into_iter().collect();
-        let AfterResponse { permit, budgets, is_free, end, .. } = &mut self.after;
-        let (permit, budgets) = (permit.take(), budgets.take());
-        if let Ok(response) = &result {
-            let by = budgets.zip(self.config.body_cost.clone());
-            let settlement = by.map(|(budgets, by)| Settlement::new(budgets, by, *is_free));
-            *end = AtEnd::new(permit, settlement, response, self.version);
-            // A server drops a body that has ended after the client has the response.
-            let ended = end.take_if(|end| end.is_complete || self.is_head);
-            tasks.extend(ended.into_iter().flat_map(|mut end| end.end()));
-        } else {
-            tasks.extend(permit.and_then(|mut permit| permit.give_back()));
+            Err(error) => {
+                counted.fail();
+                Err(error)
+            }
         }
-        // Not sooner: after a panic of a closure there is no response.
-        self.after.cancel = None;
-        (result, tasks)
     }
 
-    /// Cancels the request if it does not count with this response, or settles its budgets.
-    fn settle_by_head(&mut self, head: Option<&Response<()>>) -> Option<JoinHandle<()>> {
-        let Self { after, config, .. } = self;
-        let cancels = match (head, &config.cancel_if) {
-            (None, _) => config.cancel_unanswered,
-            (Some(head), Some(cancel_if)) => after.cancel.is_some() && cancel_if(head),
-            _ => false,
-        };
-        if cancels {
-            after.budgets = None;
-            let shown = after.shown.as_mut();
-            shown.into_iter().for_each(|(shown, _)| shown.settle(0, ends_with_head));
-            return after.cancel.take()?.settle(0);
-        }
-        let budgets = after.budgets.as_ref()?;
-        let cost = config.head_cost.as_ref()?(head?)?;
-        if cost == 0 && config.body_cost.is_some() {
-            // It would remove the entries, and the end of the body would find none to settle.
-            after.is_free = true;
-            return None;
-        }
-        let shown = after.shown.as_mut();
-        shown.into_iter().for_each(|(shown, _)| shown.settle(cost, LogId::is_budget));
-        budgets.settle(cost)
+    /// Waits until the store has what was settled.
+    fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.counted.as_mut().map_or(Poll::Ready(()), |counted| counted.poll_done(cx))
     }
 
     fn finish<B: Body, E>(
         &mut self,
         result: Result<Response<B>, E>,
     ) -> Result<Response<ResponseBody<B>>, E> {
-        let response = result?;
-        let AfterResponse { shown, end, .. } = &mut self.after;
-        let end = end.take();
-        let mut response = response.map(|body| ResponseBody::inner(body, end));
-        if let Some((shown, at)) = shown {
+        let end = self.counted.take().filter(|counted| counted.waits_for_end());
+        let mut response = result?.map(|body| ResponseBody::inner(body, end));
+        if let Some((shown, at, headers)) = &mut self.shown {
             shown.age(at.elapsed());
-            self.config.headers.insert(response.headers_mut(), shown);
+            headers.insert(response.headers_mut(), shown);
         }
         Ok(response)
-    }
-}
-
-/// Returns whether a cancelled request leaves a log with the head of its response. The permit gives back what is in
-/// flight, when the body is over.
-fn ends_with_head(log: &LogId) -> bool {
-    log.policy.counts() != Counts::InFlight
-}
-
-impl Drop for Called {
-    fn drop(&mut self) {
-        if let Some(cancel) = self.after.cancel.take()
-            && self.config.cancel_unanswered
-        {
-            cancel.settle(0);
-        }
     }
 }
 
@@ -365,19 +270,19 @@ where
                         Ok(None) => request.call(AfterResponse::default()),
                     }
                 }
-                StateProj::Calling { response, called } => {
+                StateProj::Calling { response, after } => {
                     let result = ready!(response.poll(cx));
-                    let mut called = called.take().expect(COMPLETED);
-                    let (result, tasks) = called.settle(result);
-                    if tasks.is_empty() {
-                        return Poll::Ready(called.finish(result));
+                    let mut after = after.take().expect(COMPLETED);
+                    let result = after.settle(result);
+                    if after.poll_done(cx).is_ready() {
+                        return Poll::Ready(after.finish(result));
                     }
-                    State::Settling { tasks, result: Some(result), called }
+                    State::Settling { result: Some(result), after }
                 }
                 StateProj::Panicked { panic } => resume_unwind(panic.take().expect(COMPLETED)),
-                StateProj::Settling { tasks, result, called } => {
-                    ready!(poll_tasks(tasks, cx));
-                    return Poll::Ready(called.finish(result.take().expect(COMPLETED)));
+                StateProj::Settling { result, after } => {
+                    ready!(after.poll_done(cx));
+                    return Poll::Ready(after.finish(result.take().expect(COMPLETED)));
                 }
                 StateProj::Rejected { rejection, head, config } => {
                     let on_rejection = config.on_rejection.as_deref();

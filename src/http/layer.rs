@@ -8,8 +8,9 @@ use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use tower_layer::Layer;
 
-use super::body::{BodyCost, RejectionBody, ResponseEnd};
+use super::body::RejectionBody;
 use super::config::{Config, MissingKey, OnBan};
+use super::counted::{BodyCost, ResponseEnd};
 use super::headers::RateLimitHeaders;
 use super::rejection::Rejection;
 use super::rule::Rule;
