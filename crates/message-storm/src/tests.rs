@@ -1,11 +1,10 @@
 //! What a check decides, in process and on Redis, with a clock that the test moves.
 
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use proptest::prelude::*;
+use fastrand::Rng;
 use test_support::clock::{Clock, on_both};
 use test_support::recorder::RecordedMetrics;
 use tokio::runtime::Handle;
@@ -21,7 +20,7 @@ use crate::{StormDetector, StormEvent, StormRule};
 const SECOND: u64 = 1_000_000;
 const HOUR: u64 = 3_600 * SECOND;
 
-/// A store and its clock.
+/// A store and its clock. On Redis, all stores of a clock have the same groups.
 struct World {
     clock: Clock,
     store: Store,
@@ -32,13 +31,12 @@ struct World {
 impl World {
     /// A storm starts with more than five messages in ten seconds and ends with fewer than three.
     fn new(clock: Clock) -> Self {
-        Self::with_rule(clock, |rule| rule)
+        let rule = StormRule::new("5/10s".parse().unwrap());
+        Self { store: store(&clock, &rule), clock, rule, sent: 0 }
     }
 
-    fn with_rule(clock: Clock, change: impl FnOnce(StormRule) -> StormRule) -> Self {
-        let rule = change(StormRule::new("5/10s".parse().unwrap())).validated().unwrap();
-        let store = store(&clock, &rule);
-        Self { clock, store, rule, sent: 0 }
+    fn use_rule(&mut self, rule: StormRule) {
+        (self.store, self.rule) = (store(&self.clock, &rule), rule);
     }
 
     async fn advance(&mut self, us: u64) {
@@ -69,29 +67,12 @@ impl World {
     }
 }
 
-/// On Redis, all stores of a clock have the same groups.
 fn store(clock: &Clock, rule: &StormRule) -> Store {
     let rule = Arc::new(rule.clone());
     match clock.store() {
         None => Store::InProcess(InProcess::new(rule)),
         Some(store) => Store::OnRedis(OnRedis::new(rule, store.commands(), Clock::edited)),
     }
-}
-
-#[tokio::test]
-async fn next_message_reports_an_undetected_end() {
-    on_both(async |clock| {
-        let mut world = World::new(clock);
-        for wait in [0, HOUR, 23 * HOUR] {
-            assert_eq!(world.record_all(6).await.started, Some((0, 6)), "after {wait} us");
-            world.advance(10 * SECOND + wait).await;
-            let next = world.record().await;
-            let ended = (wait, 10 * SECOND, 6);
-            assert_eq!((next.ended, next.started, next.count), (Some(ended), None, 1));
-            world.advance(20 * SECOND).await;
-        }
-    })
-    .await;
 }
 
 #[tokio::test]
@@ -119,8 +100,8 @@ async fn messages_that_leave_together_are_removed_over_several_calls() {
 
 #[tokio::test]
 async fn end_is_detected_after_log_expired() {
-    let clock = Clock::on_redis().await;
-    let mut world = World::with_rule(clock, |rule| rule.cool_down(Duration::from_secs(60)));
+    let mut world = World::new(Clock::on_redis().await);
+    world.use_rule(world.rule.clone().cool_down(Duration::from_secs(60)));
     world.record_all(6).await;
     world.advance(4 * SECOND).await;
     world.record().await;
@@ -213,49 +194,7 @@ async fn repeated_calls_take_no_place_of_a_storm() {
     assert_eq!(detector.watched(), 1);
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Advance(u64),
-    /// A message, or none.
-    Check {
-        group: usize,
-        id: Option<u8>,
-    },
-    /// The clock of Redis steps back.
-    Rewind(u64),
-    /// A call of before is repeated.
-    Repeat(prop::sample::Index),
-    /// Another process has another rule.
-    Rule(StormRule),
-}
-
 const GROUPS: [&str; 2] = ["lobby", "}\0%"];
-
-fn step(on_redis: bool) -> impl Strategy<Value = Step> {
-    // Often a multiple of half a window, plus or minus a microsecond.
-    let advance = prop_oneof![
-        3 => 0..4 * SECOND,
-        2 => (0..3_u64, 0..3_u64).prop_map(|(n, off)| (n * 5 * SECOND + off).saturating_sub(1)),
-        1 => 0..40 * SECOND,
-    ];
-    let only_there = if on_redis { 1 } else { 0 };
-    prop_oneof![
-        4 => advance.prop_map(Step::Advance),
-        23 => (0..GROUPS.len(), prop::option::weighted(0.87, any::<u8>()))
-            .prop_map(|(group, id)| Step::Check { group, id }),
-        only_there => (1..30 * SECOND).prop_map(Step::Rewind),
-        2 * only_there => any::<prop::sample::Index>().prop_map(Step::Repeat),
-        only_there => rule().prop_map(Step::Rule),
-    ]
-}
-
-fn rule() -> impl Strategy<Value = StormRule> {
-    (2..8_u32, 0..8_u32, 1..6_u32, 0..3_u64).prop_map(|(limit, ends, more, cool)| {
-        let rule = StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same");
-        let rule = rule.ends_below(1 + ends % limit).cap(limit + more);
-        rule.cool_down(Duration::from_secs(cool * 7))
-    })
-}
 
 /// A group, as the documentation of the crate defines it.
 #[derive(Default)]
@@ -337,66 +276,76 @@ impl Model {
     }
 }
 
-async fn agrees_with_model(world: &mut World, first: StormRule, steps: &[Step], run: u32) {
-    (world.store, world.rule) = (store(&world.clock, &first), first);
+fn random_rule(rng: &mut Rng) -> StormRule {
+    let limit = rng.u32(2..8);
+    let rule = StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same");
+    let rule = rule.ends_below(rng.u32(1..=limit)).cap(limit + rng.u32(1..6));
+    rule.cool_down(Duration::from_secs(rng.u64(..3) * 7))
+}
+
+/// Often a multiple of half a window, plus or minus a microsecond.
+fn random_pause_us(rng: &mut Rng) -> u64 {
+    match rng.u8(..60) {
+        0..29 => rng.u64(..4 * SECOND),
+        29..49 => (rng.u64(..3) * 5 * SECOND + rng.u64(..3)).saturating_sub(1),
+        49..59 => rng.u64(..40 * SECOND),
+        // A storm is known for a day after its last message.
+        _ => rng.u64(..8 * HOUR),
+    }
+}
+
+/// Plays a random history, with groups of its own, to a store and to the model.
+async fn play(world: &mut World, run: u32) {
+    let (seed, on_redis) = (fastrand::u64(..), world.clock.redis().is_some());
+    let mut rng = Rng::with_seed(seed);
+    world.use_rule(random_rule(&mut rng));
     let (mut sent, mut models) = (Vec::<Check>::new(), HashMap::<Key, Model>::new());
-    for step in steps {
-        let check = match step {
-            Step::Advance(by_us) => {
-                world.advance(*by_us).await;
+    for step in 0..rng.u32(1..120) {
+        let check = match rng.u8(..if on_redis { 31 } else { 27 }) {
+            0..4 => {
+                world.advance(random_pause_us(&mut rng)).await;
                 continue;
             }
-            Step::Rewind(by_us) => {
-                world.clock.step_back(Duration::from_micros(*by_us)).await;
+            27 => {
+                let by_us = rng.u64(1..30 * SECOND);
+                world.clock.step_back(Duration::from_micros(by_us)).await;
                 continue;
             }
-            Step::Rule(rule) => {
-                (world.store, world.rule) = (store(&world.clock, rule), rule.clone());
+            28 => {
+                // Another process has another rule.
+                world.use_rule(random_rule(&mut rng));
                 continue;
             }
-            Step::Check { group, id } => {
+            // A call of before is repeated.
+            29.. if !sent.is_empty() => sent[rng.usize(..sent.len())].clone(),
+            _ => {
                 // In process, messages of one instant leave in the order in which they came.
-                if world.clock.redis().is_none() {
+                if !on_redis {
                     world.advance(1).await;
                 }
-                let group = Key::from(format!("{run}:{}", GROUPS[*group]));
+                let group = Key::from(format!("{run}:{}", GROUPS[rng.usize(..GROUPS.len())]));
+                let is_message = rng.u8(..8) > 0;
                 // The first id is the empty one.
-                Check::new(group, id.map(|id| Key::from(&[id][..usize::from(id.min(1))])))
+                let id = rng.u8(..);
+                let id = Key::from(&[id][..usize::from(id.min(1))]);
+                Check::new(group, is_message.then_some(id))
             }
-            Step::Repeat(_) if sent.is_empty() => continue,
-            Step::Repeat(at) => sent[at.index(sent.len())].clone(),
         };
         let clock_us = world.clock.now().as_micros() as u64;
         let model = models.entry(check.group.clone()).or_default();
         let expected = model.check(&check, &world.rule, clock_us);
-        assert_eq!(world.check(&check).await, expected, "{step:?} in {steps:?}");
+        assert_eq!(world.check(&check).await, expected, "seed {seed}, step {step}");
         sent.push(check);
     }
 }
 
-fn histories_agree_with_the_model(world: &mut World, runtime: &tokio::runtime::Runtime) {
-    let (run, on_redis) = (Cell::new(0), world.clock.redis().is_some());
-    let world = std::cell::RefCell::new(world);
-    let steps = || prop::collection::vec(step(on_redis), 1..120);
-    // A smaller history helps, but not after minutes.
-    let config = ProptestConfig { max_shrink_iters: 500, ..ProptestConfig::with_cases(150) };
-    proptest!(config, |(first in rule(), steps in steps())| {
-        run.set(run.get() + 1);
-        runtime.block_on(agrees_with_model(&mut world.borrow_mut(), first, &steps, run.get()));
-    });
-}
-
-#[test]
-fn random_histories_in_process() {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
-    let mut world = runtime.block_on(async { World::new(Clock::in_process()) });
-    histories_agree_with_the_model(&mut world, &runtime);
-}
-
-#[test]
-fn random_histories_on_redis() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut world = World::new(runtime.block_on(Clock::on_redis()));
-    histories_agree_with_the_model(&mut world, &runtime);
+#[tokio::test]
+async fn random_histories_agree_with_the_model() {
+    on_both(async |clock| {
+        let mut world = World::new(clock);
+        for run in 0..150 {
+            play(&mut world, run).await;
+        }
+    })
+    .await;
 }
