@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
+use http::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame};
 use http_body_util::channel::{Channel, Sender};
 use http_body_util::{BodyExt, Empty, Full};
@@ -43,6 +43,24 @@ use tower_sliding_window::*;
 
 const OK: StatusCode = StatusCode::OK;
 const TOO_MANY: StatusCode = StatusCode::TOO_MANY_REQUESTS;
+
+/// A layer by user on a store of its own.
+fn alone(policy: impl Into<PolicyHandle>) -> SlidingWindowLayer {
+    by_user(policy, MemoryStore::new())
+}
+
+/// Sends a request to a clone of the service, and returns the response with its body.
+async fn call<S, A, B>(service: &S, request: Request<A>) -> Response<B>
+where
+    S: Service<Request<A>, Response = Response<B>, Error: Debug> + Clone,
+{
+    service.clone().oneshot(request).await.unwrap()
+}
+
+/// Returns the places that a policy leaves alice.
+async fn left(policy: impl Into<PolicyHandle>, store: &(impl Store + Clone)) -> u32 {
+    Limiter::new(policy, store.clone()).peek("alice").await.unwrap().remaining()
+}
 
 type Streamed<E> = Response<Channel<Bytes, E>>;
 type Bodies<E> = UnboundedReceiver<Sender<Bytes, E>>;

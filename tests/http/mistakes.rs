@@ -15,6 +15,18 @@ fn policy(name: &str) -> Policy {
     Policy::new(name).quota(Quota::per_hour(10_000))
 }
 
+fn by(name: &str, key: impl KeyExtractor) -> SlidingWindowLayer {
+    SlidingWindowLayer::new(policy(name), key, MemoryStore::new())
+}
+
+/// Returns the warning that is the only one.
+#[track_caller]
+fn only(warnings: &Warnings) -> String {
+    let lines = warnings.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    lines[0].clone()
+}
+
 fn missing(recorded: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
     let labels = format!("{{policy={policy},reason={reason}}}");
     recorded.count(&format!("sliding_window_missing_keys_total{labels}"))
@@ -24,7 +36,7 @@ fn missing(recorded: &RecordedMetrics, policy: &str, reason: &str) -> u64 {
 async fn key_not_provided_is_500_and_warns_once() {
     let (recorded, _recorder) = RecordedMetrics::listen();
     let warnings = Warnings::listen();
-    let layer = || SlidingWindowLayer::new(policy("ip"), key::peer_ip(), MemoryStore::new());
+    let layer = || by("ip", key::peer_ip());
     let service = layer().layer(service_fn(ok));
     for _ in 0..3 {
         let answer = send(&service, request(&[])).await;
@@ -34,10 +46,9 @@ async fn key_not_provided_is_500_and_warns_once() {
         assert_eq!(answer.retry_after(), None);
     }
     assert_eq!(missing(&recorded, "ip", "not_provided"), 3);
-    let lines = warnings.lines();
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("policy=\"ip\""), "{lines:?}");
-    assert!(lines[0].contains("into_make_service_with_connect_info"), "the fix: {lines:?}");
+    let line = only(&warnings);
+    assert!(line.contains("policy=\"ip\""), "{line}");
+    assert!(line.contains("into_make_service_with_connect_info"), "the fix: {line}");
 
     let skipping = layer().on_missing_key(MissingKey::SkipRule).layer(service_fn(ok));
     assert_eq!(send(&skipping, request(&[])).await.status, StatusCode::INTERNAL_SERVER_ERROR);
@@ -46,8 +57,7 @@ async fn key_not_provided_is_500_and_warns_once() {
     assert_eq!(missing(&recorded, "ip", "not_provided"), 5, "in shadow mode too");
 
     let own = |_: &Parts| Err(KeyError::NotProvided { fix: "see \"C:\\login\"\n" });
-    let own = SlidingWindowLayer::new(policy("own"), own, MemoryStore::new());
-    let answer = send(&own.layer(service_fn(ok)), request(&[])).await;
+    let answer = send(&by("own", own).layer(service_fn(ok)), request(&[])).await;
     assert_eq!(answer.document()["detail"], "see \"C:\\login\"");
 }
 
@@ -62,9 +72,7 @@ fn ban_that_ends_before_the_log_has_room_is_warned_of() {
     user("3/1h:30m");
     assert_eq!(warnings.lines(), Vec::<String>::new());
     let short = user("3/1h:1m,1h");
-    let lines = warnings.lines();
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("policy=\"user\" ban=60s quota=5/600s"), "{lines:?}");
+    assert!(only(&warnings).contains("policy=\"user\" ban=60s quota=5/600s"));
     short.set("5/1m".parse::<Policy>().unwrap()).unwrap();
     assert_eq!(warnings.lines().len(), 1, "a shorter window is full for no longer");
     short.set(Quota::per_hour(5)).unwrap();
@@ -74,7 +82,7 @@ fn ban_that_ends_before_the_log_has_room_is_warned_of() {
 #[tokio::test(start_paused = true)]
 async fn each_reason_has_a_label() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let service = SlidingWindowLayer::new(policy("a"), key::header("x-a"), MemoryStore::new())
+    let service = by("a", key::header("x-a"))
         .rule(policy("b"), key::optional(key::header("x-b")))
         .layer(service_fn(ok));
     assert_eq!(send(&service, request(&[])).await.status, StatusCode::UNAUTHORIZED);
@@ -88,18 +96,15 @@ async fn each_reason_has_a_label() {
 
 #[tokio::test(start_paused = true)]
 async fn rule_that_never_finds_its_key_warns_once() {
-    let layer = |by| SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
-    let misspelt = || layer(key::header("x-usr-id"));
+    let misspelt = || by("user", key::header("x-usr-id"));
     let skipping = misspelt().on_missing_key(MissingKey::SkipRule);
-    let by = key::extension::<String>();
-    let without_login = SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
+    let without_login = by("user", key::extension::<String>());
     // Clients may leave this header out.
-    let by = key::optional(key::header("x-usr-id"));
-    let optional = SlidingWindowLayer::new(policy("user"), by, MemoryStore::new());
+    let optional = by("user", key::optional(key::header("x-usr-id")));
     // The key is in each request, and the value in none.
-    let (by, value) = (key::header("x-user-id"), key::header("x-devcie"));
+    let (user, value) = (key::header("x-user-id"), key::header("x-devcie"));
     let devices = policy("devices").distinct();
-    let without_value = layer(by.clone()).rule_distinct(devices, by, value);
+    let without_value = by("user", user.clone()).rule_distinct(devices, user, value);
     for (layer, found_first, status, warned) in [
         (misspelt(), false, 401, Some("user")),
         (misspelt(), true, 401, None),
@@ -164,7 +169,7 @@ async fn impossible_cost_warns_once_and_is_no_store_failure() {
     ] {
         let (cost, before) = (6, warnings.lines().len());
         let limiter = Limiter::new(policy.clone(), MemoryStore::new());
-        let layer = by_user(policy, MemoryStore::new()).cost(move |_| cost);
+        let layer = alone(policy).cost(move |_| cost);
         for service in [layer.clone().layer(service_fn(ok)), layer.layer(service_fn(ok))] {
             let error = limiter.clone().check_cost("alice", cost).await.unwrap_err();
             assert_eq!((error.kind(), error.retry_after()), (kind, None));
@@ -193,8 +198,7 @@ async fn warnings_behind_a_proxy(
     first: &[Request<String>],
 ) -> Vec<String> {
     let warnings = Warnings::listen();
-    let service =
-        SlidingWindowLayer::new(policy("ip"), by, MemoryStore::new()).layer(service_fn(ok));
+    let service = self::by("ip", by).layer(service_fn(ok));
     for request in first {
         assert_eq!(send(&service, request.clone()).await.status, StatusCode::OK);
     }
@@ -295,21 +299,16 @@ async fn redis_never_up_warns_once() {
     let mut redis = Redis::start().await;
     redis.kill();
     let _store = RedisStore::connect_lazy(redis.url()).unwrap();
-    while warnings.lines().is_empty() {
-        sleep(Duration::from_millis(5)).await;
-    }
+    eventually("it is warned of", async || !warnings.lines().is_empty()).await;
     assert!(recorded.names().contains(&"sliding_window_store_available{}".to_owned()));
     assert_eq!(recorded.available(), 0.0);
     // A few attempts more.
     sleep(Duration::from_millis(300)).await;
-    let lines = warnings.lines();
-    assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(lines[0].contains("the store does not answer"), "{lines:?}");
+    assert!(only(&warnings).contains("the store does not answer"));
     // Once it runs, it does not take the login. That is another reason.
     let mut command = Command::new("redis-server");
     command.args(["--port", &redis.port().to_string(), "--save", "", "--requirepass", "secret"]);
     let _process = Process::start(command.stdout(Stdio::null()));
-    let is_warned = async || warnings.lines().len() > 1;
-    eventually("it is warned of", is_warned).await;
+    eventually("it is warned of", async || warnings.lines().len() > 1).await;
     assert!(warnings.lines()[1].contains("NOAUTH"), "{:?}", warnings.lines());
 }

@@ -15,10 +15,10 @@ fn counts(offenders: &[Offender]) -> Vec<(&str, u64)> {
 #[tokio::test(start_paused = true)]
 async fn each_policy_counts_the_keys_it_denies() {
     let offenders = TopOffenders::new(10);
-    let layer = by_user(one_a_minute("user"), MemoryStore::new())
+    let service = alone(one_a_minute("user"))
         .rule(Policy::new("tenant").quota(Quota::per_minute(8)), key::header("x-tenant"))
-        .top_offenders(&offenders);
-    let service = layer.layer(service_fn(ok));
+        .top_offenders(&offenders)
+        .layer(service_fn(ok));
     for (user, requests) in [("mallory", 7), ("bob", 3), ("alice", 1)] {
         for _ in 0..requests {
             send(&service, request(&[("x-user-id", user), ("x-tenant", "acme")])).await;
@@ -45,8 +45,8 @@ async fn banned_and_shadowed_requests_are_counted_and_no_wait() {
     let offenders = TopOffenders::new(10);
     let banned = one_a_minute("banned").penalty("1/1h:1h".parse().unwrap());
     let banned = Limiter::new(banned, MemoryStore::new()).top_offenders(&offenders);
-    let shadow = by_user(one_a_minute("shadow"), MemoryStore::new()).shadow(true);
-    let shadow = shadow.top_offenders(&offenders).layer(service_fn(ok));
+    let shadow = alone(one_a_minute("shadow")).shadow(true).top_offenders(&offenders);
+    let shadow = shadow.layer(service_fn(ok));
     let waits = Limiter::new(one_a_minute("waits"), MemoryStore::new()).top_offenders(&offenders);
     for _ in 0..2 {
         waits.until_admitted("alice").await.unwrap();

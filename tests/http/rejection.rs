@@ -7,9 +7,8 @@ use crate::*;
 const FULL: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
 const REDUCED: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
-fn per_user(limit: u32, store: impl Store) -> SlidingWindowLayer {
-    let policy = Policy::new("user").quota(Quota::per_minute(limit));
-    by_user(policy, store)
+fn one_a_minute() -> Policy {
+    Policy::new("user").quota(Quota::per_minute(1))
 }
 
 /// Returns the answer to the second request of a user. The first one shows no quotas.
@@ -25,7 +24,7 @@ async fn second(layer: SlidingWindowLayer) -> HttpResponse {
 async fn denial_names_every_full_policy_and_the_longest_wait() {
     let ip = Policy::new("ip").quota(Quota::per_hour(1));
     let site = Policy::new("site").quota(Quota::per_second(1000));
-    let layer = per_user(1, MemoryStore::new()).rule(ip, key::constant("192.0.2.7"));
+    let layer = alone(one_a_minute()).rule(ip, key::constant("192.0.2.7"));
     let service = layer.rule(site, key::constant("all")).layer(service_fn(ok));
     assert_eq!(status(&service, "alice").await, OK);
     advance(Duration::from_millis(10_900)).await;
@@ -50,18 +49,27 @@ async fn denial_names_every_full_policy_and_the_longest_wait() {
     assert_eq!(status(&service, "alice").await, OK);
 }
 
+/// Checks alice until she is denied.
+async fn denied(policy: Policy, store: MemoryStore) -> Denied {
+    let limiter = Limiter::new(policy, store);
+    loop {
+        if let Decision::Denied(denied) = limiter.check("alice").await.unwrap() {
+            return denied;
+        }
+    }
+}
+
 /// A handler and `on_rejection` can send what the layer sends.
 #[tokio::test(start_paused = true)]
 async fn response_of_a_handler_has_every_field() {
     let store = MemoryStore::new();
-    let by_layer = per_user(1, store.clone());
+    let by_layer = by_user(one_a_minute(), store.clone());
     assert_eq!(second(by_layer.clone()).await.retry_after(), Some(60));
     advance(Duration::from_millis(23_500)).await;
     let service = by_layer.layer(service_fn(ok));
     let of_layer = send(&service, from_user("alice")).await;
 
-    let limiter = Limiter::new(Policy::new("user").quota(Quota::per_minute(1)), store);
-    let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else { panic!("full") };
+    let denied = denied(one_a_minute(), store).await;
     let (head, body) = denied.to_response().into_parts();
     assert_eq!((head.status, head.headers, body), (TOO_MANY, of_layer.headers, of_layer.body));
 
@@ -69,11 +77,8 @@ async fn response_of_a_handler_has_every_field() {
     assert_eq!(of_rejection.headers()["retry-after"], "37");
     assert!(!of_rejection.headers().contains_key("ratelimit"), "a layer may have other fields");
 
-    let policy = Policy::new("banned").quota(Quota::per_minute(1));
-    let limiter = Limiter::new(policy.penalty("1/1h:2m".parse().unwrap()), MemoryStore::new());
-    let _ = limiter.check("alice").await.unwrap();
-    let Decision::Denied(denied) = limiter.check("alice").await.unwrap() else { panic!("full") };
-    let response = denied.to_response();
+    let banned = one_a_minute().penalty("1/1h:2m".parse().unwrap());
+    let response = self::denied(banned, MemoryStore::new()).await.to_response();
     assert_eq!(response.status(), StatusCode::FORBIDDEN);
     assert_eq!(response.headers()["retry-after"], "120");
     assert!(!response.headers().contains_key("ratelimit"));
@@ -81,7 +86,7 @@ async fn response_of_a_handler_has_every_field() {
 
 #[tokio::test(start_paused = true)]
 async fn custom_rejection_gets_the_fields_that_it_lacks() {
-    let layer = per_user(1, MemoryStore::new()).on_rejection(|head, rejection| {
+    let layer = alone(one_a_minute()).on_rejection(|head, rejection| {
         let body = format!("{} {:?}", head.uri.path(), rejection.retry_after());
         let response = Response::builder().status(StatusCode::IM_A_TEAPOT);
         response.header("ratelimit", "own").body(body).unwrap()
@@ -96,17 +101,14 @@ async fn custom_rejection_gets_the_fields_that_it_lacks() {
     assert_eq!(send(&service, request(&[])).await.body, "/ None");
 
     // There it would be the time before the client follows.
-    let redirect = per_user(1, MemoryStore::new()).on_rejection(|_, _| {
-        Response::builder()
-            .status(303)
-            .header("location", "/busy.html")
-            .body(String::new())
-            .unwrap()
+    let redirect = alone(one_a_minute()).on_rejection(|_, _| {
+        let response = Response::builder().status(303).header("location", "/busy.html");
+        response.body(String::new()).unwrap()
     });
     let answer = second(redirect).await;
     assert_eq!((answer.retry_after(), answer.header("ratelimit")), (None, None));
 
-    let amended = per_user(1, MemoryStore::new()).on_rejection(|_, rejection| {
+    let amended = alone(one_a_minute()).on_rejection(|_, rejection| {
         let mut response = rejection.to_response();
         response.headers_mut().insert("retry-after", "99".parse().unwrap());
         response
@@ -116,40 +118,35 @@ async fn custom_rejection_gets_the_fields_that_it_lacks() {
     assert_eq!(answer.headers.get_all("retry-after").iter().collect::<Vec<_>>(), ["99"]);
 }
 
-/// Fails with an error that holds the key.
-fn failing() -> impl Store {
-    let answer = |check: &Check| {
-        let message = String::from_utf8_lossy(check.logs()[0].key.as_bytes()).into_owned();
-        StoreFuture::ready(Err(StoreError::Unreachable { message }))
-    };
-    StubStore(answer)
-}
-
 #[tokio::test(start_paused = true)]
 async fn no_rejection_shows_a_key() {
     const SECRET: &str = "s3cr3t-user";
-    let denied = per_user(1, MemoryStore::new()).layer(service_fn(ok));
+    let denied = alone(one_a_minute()).layer(service_fn(ok));
     assert_eq!(status(&denied, SECRET).await, OK);
-    let full = per_user(1, MemoryStore::with_capacity(0)).layer(service_fn(ok));
-    let budget = Policy::new("user").quota(Quota::per_minute(1)).budget();
-    let heavy = by_user(budget, MemoryStore::new()).cost(|_| 2).layer(service_fn(ok));
-    let broken = per_user(1, failing()).layer(service_fn(ok));
-    let shadow = per_user(1, failing()).shadow(true).layer(service_fn(ok));
+    let full = by_user(one_a_minute(), MemoryStore::with_capacity(0)).layer(service_fn(ok));
+    let heavy = alone(one_a_minute().budget()).cost(|_| 2).layer(service_fn(ok));
+    // Fails with an error that holds the key.
+    let failing = StubStore(|check: &Check| {
+        let message = String::from_utf8_lossy(check.logs()[0].key.as_bytes()).into_owned();
+        StoreFuture::ready(Err(StoreError::Unreachable { message }))
+    });
+    let failing = by_user(one_a_minute(), failing);
+    let shadow = failing.clone().shadow(true).layer(service_fn(ok));
     assert_eq!(status(&shadow, SECRET).await, OK, "in shadow mode nothing is refused");
-    let twice = || request(&[("x-user-id", SECRET), ("x-user-id", SECRET)]);
+    let broken = failing.layer(service_fn(ok));
+    let twice = request(&[("x-user-id", SECRET), ("x-user-id", SECRET)]);
 
     for (answer, status) in [
         (send(&denied, from_user(SECRET)).await, TOO_MANY),
         (send(&full, from_user(SECRET)).await, FULL),
         (send(&heavy, from_user(SECRET)).await, TOO_MANY),
         (send(&broken, from_user(SECRET)).await, FULL),
-        (send(&denied, twice()).await, StatusCode::BAD_REQUEST),
+        (send(&denied, twice).await, StatusCode::BAD_REQUEST),
     ] {
         assert_eq!(answer.status, status);
         assert!(!format!("{answer:?}").contains(SECRET), "{answer:?}");
         if status == FULL {
-            assert_eq!(answer.document()["type"], REDUCED);
-            assert_eq!(answer.retry_after(), Some(1));
+            assert_eq!((answer.problem(503).as_str(), answer.retry_after()), (REDUCED, Some(1)));
         }
     }
 }
@@ -160,7 +157,7 @@ async fn check_that_the_store_does_not_support_is_a_500() {
     let unsupported =
         |_: &Check| StoreFuture::ready(Err(StoreError::Unsupported { what: "penalties" }));
     for policy in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
-        let layer = per_user(1, StubStore(unsupported)).failure_policy(policy);
+        let layer = by_user(one_a_minute(), StubStore(unsupported)).failure_policy(policy);
         let answer = send(&layer.layer(service_fn(ok)), from_user("alice")).await;
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{policy}");
         assert_eq!(answer.retry_after(), None);
@@ -170,7 +167,7 @@ async fn check_that_the_store_does_not_support_is_a_500() {
 #[tokio::test(start_paused = true)]
 async fn rejection_body_may_come_in_parts() {
     let parts = |fails: bool| {
-        per_user(1, MemoryStore::new()).on_rejection(move |_, _| {
+        alone(one_a_minute()).on_rejection(move |_, _| {
             let part = move |at: u8| async move {
                 sleep(Duration::from_secs(1)).await;
                 if fails && at == 1 { Err("broken") } else { Ok(Bytes::from(format!("{at};"))) }

@@ -9,25 +9,20 @@ use std::rc::Rc;
 use tokio_test::assert_ready_err;
 use tower::buffer::Buffer;
 use tower::limit::GlobalConcurrencyLimitLayer;
-use tower_test::mock::{self, Handle, Mock};
+use tower_test::mock;
 
 use crate::*;
 
 type Call = Request<String>;
 type Reply = Response<Full<Bytes>>;
-type Mocked = mock::Spawn<SlidingWindow<Mock<Call, Reply>>>;
 
 fn layer(limit: u32) -> SlidingWindowLayer {
-    by_user(Quota::per_minute(limit), MemoryStore::new())
-}
-
-fn mocked() -> (Mocked, Handle<Call, Reply>) {
-    mock::spawn_layer(layer(9))
+    alone(Quota::per_minute(limit))
 }
 
 #[tokio::test(start_paused = true)]
 async fn readiness_is_that_of_the_inner_service() {
-    let (mut service, mut handle) = mocked();
+    let (mut service, mut handle) = mock::spawn_layer::<Call, Reply, _>(layer(9));
     handle.allow(0);
     assert_pending!(service.poll_ready::<Call>());
     assert!(!service.is_woken());
@@ -42,7 +37,7 @@ async fn readiness_is_that_of_the_inner_service() {
 
 #[tokio::test(start_paused = true)]
 async fn ready_instance_is_the_one_called() {
-    let (mut service, mut handle) = mocked();
+    let (mut service, mut handle) = mock::spawn_layer::<Call, Reply, _>(layer(9));
     let mut preflight =
         request(&[("origin", "https://shop.example"), ("access-control-request-method", "POST")]);
     *preflight.method_mut() = http::Method::OPTIONS;
@@ -81,13 +76,14 @@ async fn inner_is_called_after_an_admission_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn unpolled_request_is_not_sent() {
+async fn unpolled_request_is_not_sent_and_a_decided_one_leaves_no_task() {
     let sent = Arc::new(AtomicU32::new(0));
     let counter = sent.clone();
     let admit = move |_: &_| {
         let counter = counter.clone();
         StoreFuture::later(async move {
             counter.fetch_add(1, Ordering::SeqCst);
+            sleep(Duration::from_millis(1)).await;
             Ok(outcome(Duration::ZERO))
         })
     };
@@ -96,26 +92,15 @@ async fn unpolled_request_is_not_sent() {
     drop(service.ready().await.unwrap().call(from_user("alice")));
     sleep(Duration::from_secs(1)).await;
     assert_eq!(sent.load(Ordering::SeqCst), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn decided_check_leaves_no_task() {
-    let admit = |_: &Check| {
-        StoreFuture::later(async {
-            sleep(Duration::from_millis(1)).await;
-            Ok(outcome(Duration::ZERO))
-        })
-    };
-    let layer = by_user(Quota::per_minute(9), StubStore(admit)).cancel_if(|_| false);
-    assert_eq!(status(&layer.layer(service_fn(ok)), "alice").await, OK);
+    assert_eq!(status(&service, "alice").await, OK);
+    assert_eq!(sent.load(Ordering::SeqCst), 1);
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
 }
 
 /// A store in this process has decided when the future is dropped: the request gives its place back.
 #[tokio::test(start_paused = true)]
 async fn unpolled_admission_gives_its_place_back() {
-    let layer = layer(1);
-    let mut service = layer.layer(service_fn(ok));
+    let mut service = layer(1).layer(service_fn(ok));
     for _ in 0..3 {
         drop(service.ready().await.unwrap().call(from_user("alice")));
     }
@@ -127,12 +112,8 @@ async fn unpolled_admission_gives_its_place_back() {
 /// the request of a client runs in `call`.
 #[tokio::test]
 async fn panic_in_a_closure_leaves_the_buffer() {
-    let on_rejection = layer(1).on_rejection(|_, _| {
-        if true {
-            panic!("a bug of the application");
-        }
-        Response::new(String::new())
-    });
+    let bug = || -> Response<String> { panic!("a bug of the application") };
+    let on_rejection = layer(1).on_rejection(move |_, _| bug());
     let extractor = |head: &Parts| {
         let user = head.headers["x-user-id"].to_str().unwrap();
         Ok::<_, KeyError>(Key::from(&user[..4]))
@@ -191,9 +172,8 @@ struct Status(u32);
 #[tokio::test(start_paused = true)]
 async fn body_frames_and_errors_pass_unchanged() {
     let (inner, mut bodies) = streaming::<Status>();
-    let service = ServiceBuilder::new().layer(layer(1)).service(inner);
     // A response waits for no frame.
-    let body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+    let body = call(&layer(1).layer(inner), from_user("alice")).await.into_body();
     let (mut sender, mut body) = (bodies.recv().await.unwrap(), task::spawn(body));
     let mut next = || body.enter(|cx, body| body.poll_frame(cx));
     assert_pending!(next());
@@ -216,7 +196,7 @@ async fn rejection_knows_its_length() {
     for (layer, is_empty) in [(default, false), (empty, true)] {
         let service = layer.layer(service_fn(ok));
         assert_eq!(status(&service, "alice").await, OK);
-        let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+        let mut body = call(&service, from_user("alice")).await.into_body();
         let length = body.size_hint().exact().unwrap();
         assert_eq!((body.is_end_stream(), length == 0), (is_empty, is_empty));
         if let Some(frame) = body.frame().await {
@@ -242,7 +222,7 @@ async fn requests_and_bodies_need_not_be_send() {
     let service = layer(2).layer(inner);
     for admitted in [true, true, false] {
         let request = Request::builder().header("x-user-id", "alice").body(Rc::new(7)).unwrap();
-        let mut body = service.clone().oneshot(request).await.unwrap().into_body();
+        let mut body = call(&service, request).await.into_body();
         assert_eq!(body.size_hint().exact() == Some(6), admitted);
         assert!(!body.is_end_stream() && body.frame().await.unwrap().is_ok());
         assert!(body.is_end_stream() && body.frame().await.is_none());
@@ -265,7 +245,7 @@ async fn what_is_send_stays_send() {
     is_unwind_safe::<Policy>();
 
     let custom = layer.on_rejection(|_, _| Response::new(::axum::body::Body::empty()));
-    let response = custom.layer(service_fn(ok)).oneshot(from_user("")).await.unwrap();
+    let response = call(&custom.layer(service_fn(ok)), from_user("")).await;
     is_body(response.body());
 
     let boxed = service.boxed_clone();
@@ -285,7 +265,6 @@ async fn panic_of_what_sees_the_head_is_no_response() {
         let layer = by_user(policy.clone(), store.clone()).cancel_unanswered(true);
         let service = panics(layer).layer(service_fn(ok));
         assert!(tokio::spawn(service.oneshot(from_user("alice"))).await.unwrap_err().is_panic());
-        let limiter = Limiter::new(policy, store);
-        assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 9);
+        assert_eq!(left(policy, &store).await, 9);
     }
 }

@@ -27,45 +27,29 @@ fn sent(end: ResponseEnd<'_>) -> Option<u32> {
 }
 
 /// Returns what is left of the tokens and of the calls of alice.
-async fn left(store: &(impl Store + Clone)) -> (u32, u32) {
-    let [tokens, calls] = [tokens(), calls()].map(|policy| Limiter::new(policy, store.clone()));
-    (
-        tokens.peek("alice").await.unwrap().remaining(),
-        calls.peek("alice").await.unwrap().remaining(),
-    )
+async fn both_left(store: &(impl Store + Clone)) -> (u32, u32) {
+    (left(tokens(), store).await, left(calls(), store).await)
 }
 
 /// A response that says in a header how many tokens it took.
 async fn answer(request: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let tokens = request.uri().query().unwrap_or("none").to_owned();
+    let tokens = request.into_body();
     Ok(Response::builder().header("x-tokens", tokens).body(Full::from("an answer")).unwrap())
 }
 
 fn answered(tokens: &str) -> Request<String> {
-    let uri = format!("/?{tokens}");
-    Request::builder().uri(uri).header("x-user-id", "alice").body(String::new()).unwrap()
+    from_user("alice").map(|_| tokens.to_owned())
 }
 
 fn by_head(store: impl Store) -> SlidingWindowLayer {
-    layer(store).settle_from_head(|response| {
-        response.headers().get("x-tokens")?.to_str().ok()?.parse().ok()
-    })
+    let cost = |head: &Response<()>| head.headers()["x-tokens"].to_str().ok()?.parse().ok();
+    layer(store).settle_from_head(cost).headers_on_success(true)
 }
 
-/// Sends one request whose head says what it cost, and returns what is left.
-async fn left_after(store: impl Store + Clone, tokens: &str) -> (u32, u32) {
-    let service = by_head(store.clone()).headers_on_success(true).layer(service_fn(answer));
-    let response = service.oneshot(answered(tokens)).await.unwrap();
-    assert_eq!(response.status(), StatusCode::OK);
-    let left = left(&store).await;
-    let shown = response.headers()["ratelimit"].to_str().unwrap();
-    let shown = shown.split([';', ',']).nth(1);
-    assert_eq!(shown, Some(&*format!("r={}", left.0)), "{left:?}");
-    left
-}
+on_every_store!(head_settles_before_the_response);
 
-#[tokio::test]
-async fn head_settles_before_the_response() {
+async fn head_settles_before_the_response(store: impl Store + Clone) {
+    let service = by_head(store.clone()).layer(service_fn(answer));
     for (tokens, expected) in [
         ("70", (930, 9)),
         ("900", (100, 9)),
@@ -74,24 +58,28 @@ async fn head_settles_before_the_response() {
         ("0", (1_000, 9)),
         ("none", (600, 9)),
     ] {
-        assert_eq!(left_after(MemoryStore::new(), tokens).await, expected, "{tokens}");
-        let redis = RedisStore::connect(Redis::start().await.url()).await.unwrap();
-        assert_eq!(left_after(redis, tokens).await, expected, "{tokens} on Redis");
+        let response = call(&service, answered(tokens)).await;
+        assert_eq!(both_left(&store).await, expected, "{tokens}");
+        let shown = response.headers()["ratelimit"].to_str().unwrap();
+        let shown = shown.split([';', ',']).nth(1);
+        assert_eq!(shown, Some(&*format!("r={}", expected.0)), "{tokens}");
+        for policy in [self::tokens(), calls()] {
+            Limiter::new(policy, store.clone()).reset("alice").await.unwrap();
+        }
     }
 }
 
 /// The first entry that leaves frees no place, and nobody knows which one does.
 #[tokio::test(start_paused = true)]
 async fn response_names_no_time_above_the_limit() {
-    let service = by_head(MemoryStore::new()).headers_on_success(true).layer(service_fn(answer));
+    let service = by_head(MemoryStore::new()).layer(service_fn(answer));
     for (tokens, expected) in [("400", r#""tokens";r=600;t=60, "#), ("3000", r#""tokens";r=0, "#)] {
-        let response = service.clone().oneshot(answered(tokens)).await.unwrap();
-        let shown = response.headers()["ratelimit"].to_str().unwrap();
-        assert!(shown.starts_with(expected), "{shown}");
+        let response = send(&service, answered(tokens)).await;
+        assert!(response.header("ratelimit").unwrap().starts_with(expected), "{response:?}");
         sleep(Duration::from_secs(30)).await;
     }
-    let denied = service.oneshot(answered("1")).await.unwrap();
-    assert_eq!(denied.headers()["retry-after"], "30", "until the second has left");
+    let denied = send(&service, answered("1")).await;
+    assert_eq!(denied.retry_after(), Some(30), "until the second has left");
 }
 
 #[tokio::test]
@@ -99,8 +87,8 @@ async fn cancelled_request_is_not_settled() {
     let store = MemoryStore::new();
     let limit = by_head(store.clone()).settle_from_body(0, |_| panic!("nobody asks"));
     let service = limit.cancel_if(|_| true).layer(service_fn(answer));
-    service.oneshot(answered("70")).await.unwrap().into_body().collect().await.unwrap();
-    assert_eq!(left(&store).await, (1_000, 10));
+    send(&service, answered("70")).await;
+    assert_eq!(both_left(&store).await, (1_000, 10));
 }
 
 #[tokio::test]
@@ -110,7 +98,7 @@ async fn request_without_a_response_keeps_its_reservation() {
         service_fn(async |_: Request<String>| Err::<Response<Full<Bytes>>, _>("no response"));
     let service = by_head(store.clone()).settle_from_body(0, sent).layer(failing);
     assert_eq!(service.oneshot(answered("70")).await.err(), Some("no response"));
-    assert_eq!(left(&store).await, (600, 9));
+    assert_eq!(both_left(&store).await, (600, 9));
 }
 
 /// Sends a request to a service with a body that the test writes, behind a layer.
@@ -118,7 +106,7 @@ async fn stream<E: Send + 'static>(
     layer: SlidingWindowLayer,
 ) -> (Sender<Bytes, E>, impl Body<Data = Bytes, Error = E> + Unpin) {
     let (service, mut bodies) = streaming();
-    let response = layer.layer(service).oneshot(from_user("alice")).await.unwrap();
+    let response = call(&layer.layer(service), from_user("alice")).await;
     (bodies.recv().await.unwrap(), response.into_body())
 }
 
@@ -142,7 +130,7 @@ async fn broken_off_stream_pays_what_was_sent() {
             sender.send_data(Bytes::from_static(b"unread")).await.unwrap();
             drop(body);
         }
-        assert_eq!(left(&store).await, (expected, 9), "the body fails: {fails}");
+        assert_eq!(both_left(&store).await, (expected, 9), "the body fails: {fails}");
     }
 }
 
@@ -170,7 +158,7 @@ async fn tail_has_the_last_bytes() {
         sender.send(Frame::trailers(HeaderMap::new())).await.unwrap();
         drop(sender);
         body.collect().await.unwrap();
-        assert_eq!(left(&store).await, (999, 9), "{frames:?}");
+        assert_eq!(both_left(&store).await, (999, 9), "{frames:?}");
     }
 }
 
@@ -185,12 +173,11 @@ async fn end_of_the_body_has_the_last_word() {
     ] {
         let store = MemoryStore::new();
         let limit = by_head(store.clone()).settle_from_body(0, move |it| sent(it).and(end));
-        let response = limit.layer(service_fn(answer)).oneshot(answered(tokens)).await.unwrap();
-        assert_eq!(left(&store).await, (until_then, 9));
+        let response = call(&limit.layer(service_fn(answer)), answered(tokens)).await;
+        assert_eq!(both_left(&store).await, (until_then, 9));
         // The body knows that this frame is the last one, and a server reads no further.
-        let mut body = response.into_body();
-        body.frame().await.unwrap().unwrap();
-        assert_eq!(left(&store).await, (expected, 9), "{tokens}, then {end:?}");
+        response.into_body().frame().await.unwrap().unwrap();
+        assert_eq!(both_left(&store).await, (expected, 9), "{tokens}, then {end:?}");
     }
 }
 
@@ -230,7 +217,7 @@ async fn end_between_two_polls_is_an_end() {
         let body = Relayed { data: Some(data.clone()), has_ended: ended.clone() };
         async { Ok::<_, Infallible>(Response::new(body)) }
     }));
-    let mut body = service.oneshot(from_user("alice")).await.unwrap().into_body();
+    let mut body = call(&service, from_user("alice")).await.into_body();
     body.frame().await.unwrap().unwrap();
     has_ended.store(true, Ordering::SeqCst);
     // As hyper does after each frame.
@@ -238,7 +225,7 @@ async fn end_between_two_polls_is_an_end() {
         assert!(body.frame().await.is_none());
     }
     drop(body);
-    assert_eq!(left(&store).await.0, 990, "it was read to its end");
+    assert_eq!(left(tokens(), &store).await, 990, "it was read to its end");
 }
 
 /// The body is empty, or the client hangs up while the store settles what the head has told.
@@ -259,7 +246,7 @@ async fn end_of_the_body_overtakes_the_head_nowhere() {
         let answered = timeout(Duration::from_millis(5), response).await;
         assert!(answered.is_err(), "the head is settled before the response");
         sleep(Duration::from_millis(50)).await;
-        assert_eq!(left(&store).await, (993, 9), "{hangs_up}");
+        assert_eq!(both_left(&store).await, (993, 9), "{hangs_up}");
     }
 }
 
@@ -267,15 +254,15 @@ async fn end_of_the_body_overtakes_the_head_nowhere() {
 #[tokio::test(start_paused = true)]
 async fn request_that_reserves_nothing_is_settled_all_the_same() {
     let store = MemoryStore::new();
-    let limit = by_head(store.clone()).cost(|_| 0).headers_on_success(true);
-    let service = limit.layer(service_fn(answer));
-    let response = service.clone().oneshot(answered("70")).await.unwrap();
-    let shown = response.headers()["ratelimit"].to_str().unwrap();
-    assert!(shown.starts_with(r#""tokens";r=930;"#), "{shown}");
-    assert_eq!(left(&store).await, (930, 9));
-    assert_eq!(service.clone().oneshot(answered("930")).await.unwrap().status(), StatusCode::OK);
-    let denied = service.oneshot(answered("70")).await.unwrap();
-    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS, "the budget is full");
+    let service = by_head(store.clone()).cost(|_| 0).layer(service_fn(answer));
+    let response = send(&service, answered("70")).await;
+    assert!(
+        response.header("ratelimit").unwrap().starts_with(r#""tokens";r=930;"#),
+        "{response:?}"
+    );
+    assert_eq!(both_left(&store).await, (930, 9));
+    assert_eq!(send(&service, answered("930")).await.status, OK);
+    assert_eq!(send(&service, answered("70")).await.status, TOO_MANY, "the budget is full");
 }
 
 /// A client may name the cost, such as by the length of its body.
@@ -285,12 +272,12 @@ async fn request_that_costs_nothing_counts_in_other_rules() {
     let service = layer(MemoryStore::new())
         .rule_distinct(seen, key::header("x-user-id"), key::header("x-value"))
         .cost(|_| 0)
-        .layer(service_fn(answer));
+        .layer(service_fn(ok));
     for number in 0..30 {
         let mut request = from_user(if number < 10 { "alice" } else { "bob" });
         request.headers_mut().insert("x-value", number.into());
-        let status = service.clone().oneshot(request).await.unwrap().status();
-        assert_eq!(status == StatusCode::OK, number < 20, "request {number}");
+        let status = send(&service, request).await.status;
+        assert_eq!(status == OK, number < 20, "request {number}");
     }
 }
 
@@ -298,13 +285,13 @@ async fn request_that_costs_nothing_counts_in_other_rules() {
 async fn request_exempt_from_the_budget_counts_in_other_rules() {
     let budget = Overrides::new(tokens());
     budget.set("alice", "exempt".parse().unwrap()).unwrap();
-    let service = by_user(calls(), MemoryStore::new())
+    let service = alone(calls())
         .rule_choosing(move |_, user| budget.get(user), key::header("x-user-id"))
         .cost(|_| RESERVED)
-        .layer(service_fn(answer));
+        .layer(service_fn(ok));
     for number in 0..20 {
-        let status = service.clone().oneshot(from_user("alice")).await.unwrap().status();
-        assert_eq!(status == StatusCode::OK, number < 10, "request {number}: {status}");
+        let status = status(&service, "alice").await;
+        assert_eq!(status == OK, number < 10, "request {number}: {status}");
     }
 }
 
@@ -327,10 +314,10 @@ async fn panic_of_the_closure_during_a_panic_of_the_body_ends_no_process() {
                 Some(1)
             })
             .layer(panics);
-        let response = service.oneshot(from_user("alice")).await.unwrap();
+        let response = call(&service, from_user("alice")).await;
         // As a connection of hyper runs: it owns the body, and tokio catches the panic.
         let connection = tokio::spawn(async move { response.into_body().frame().await.is_some() });
         assert!(connection.await.unwrap_err().is_panic());
-        assert_eq!(left(&store).await, (600, 9), "{head:?}: the reservation stays");
+        assert_eq!(both_left(&store).await, (600, 9), "{head:?}: the reservation stays");
     }
 }

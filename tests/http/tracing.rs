@@ -31,13 +31,6 @@ impl Lines {
         assert!(!text.contains("mallory"), "{text}");
         text
     }
-
-    /// Returns the fields of each closed span, such as `rate_limit.remaining=4`.
-    fn spans(&self) -> Vec<String> {
-        let text = self.text();
-        let fields = text.lines().filter_map(|line| line.split_once("request{")?.1.split_once('}'));
-        fields.map(|(fields, _)| fields.to_owned()).collect()
-    }
 }
 
 /// The span of the documentation.
@@ -57,6 +50,7 @@ fn two_a_minute() -> Policy {
     Policy::new("user").quota(Quota::per_minute(2))
 }
 
+/// Returns the fields of each closed span of three requests, such as `rate_limit.remaining=4`.
 async fn spans_of(
     layer: SlidingWindowLayer,
     make_span: fn(&Request<String>) -> Span,
@@ -67,13 +61,14 @@ async fn spans_of(
     for _ in 0..3 {
         status(&service, "mallory").await;
     }
-    lines.spans()
+    let text = lines.text();
+    let fields = text.lines().filter_map(|line| line.split_once("request{")?.1.split_once('}'));
+    fields.map(|(fields, _)| fields.to_owned()).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_span_shows_the_decision() {
-    let layer = by_user(two_a_minute(), MemoryStore::new());
-    let spans = spans_of(layer, with_all_fields).await;
+    let spans = spans_of(alone(two_a_minute()), with_all_fields).await;
     let admitted = |remaining: u32| {
         format!(
             r#"path="/" rate_limit.decision="admitted" rate_limit.decided_by="store" rate_limit.policy=user rate_limit.remaining={remaining}"#
@@ -86,7 +81,7 @@ async fn a_span_shows_the_decision() {
 #[tokio::test(start_paused = true)]
 async fn a_span_names_the_policies_that_deny() {
     let all = Policy::new("all").quota(Quota::per_minute(1));
-    let layer = by_user(two_a_minute(), MemoryStore::new()).rule(all, key::constant("all"));
+    let layer = alone(two_a_minute()).rule(all, key::constant("all"));
     let spans = spans_of(layer.shadow(true), with_all_fields).await;
     assert!(spans[0].contains("rate_limit.policy=user,all rate"), "{spans:?}");
     assert!(spans[1].contains("rate_limit.policy=all rate"), "{spans:?}");
@@ -95,7 +90,7 @@ async fn a_span_names_the_policies_that_deny() {
 
 #[tokio::test(start_paused = true)]
 async fn a_span_gets_only_what_it_declares() {
-    let layer = || by_user(two_a_minute(), MemoryStore::new());
+    let layer = || alone(two_a_minute());
     let some = |_: &Request<String>| info_span!("request", rate_limit.decision = Empty);
     let spans = spans_of(layer(), some).await;
     assert_eq!(spans[2], r#"rate_limit.decision="denied""#);
@@ -109,10 +104,9 @@ async fn a_span_gets_only_what_it_declares() {
 async fn a_missing_key_is_a_debug_event() {
     for (most, expected) in [(Level::DEBUG, 1), (Level::INFO, 0)] {
         let (lines, _subscriber) = Lines::listen(most);
-        let by = key::header("x-tenant");
-        let service =
-            SlidingWindowLayer::new(two_a_minute(), by, MemoryStore::new()).layer(service_fn(ok));
-        assert_eq!(status(&service, "mallory").await, 401);
+        let (policy, by) = (two_a_minute(), key::header("x-tenant"));
+        let layer = SlidingWindowLayer::new(policy, by, MemoryStore::new());
+        assert_eq!(status(&layer.layer(service_fn(ok)), "mallory").await, 401);
         let event = r#"a request has no key for a rule policy="user" reason="missing""#;
         assert_eq!(lines.text().matches(event).count(), expected, "{}", lines.text());
     }

@@ -6,20 +6,21 @@ use crate::*;
 
 const TEN: Duration = Duration::from_secs(10);
 const HOUR: Duration = Duration::from_secs(3600);
+const ALICE: [(&str, &str); 1] = [("x-user-id", "alice")];
 const A_MOMENT: Duration = Duration::from_millis(1);
 
 test_support::on_every_store!(without_deny_cache: as_many_wait_as_fit_into_the_bound);
 
 /// Sends a request in a task, and returns once it waits.
-async fn start<S, B>(service: &S, user: &'static str) -> JoinHandle<(HttpResponse, Duration)>
+async fn start<S, B>(service: &S, headers: &[(&str, &str)]) -> JoinHandle<(HttpResponse, Duration)>
 where
     S: Service<Request<String>, Response = Response<B>, Error: Debug, Future: Send>,
     S: Clone + Send + Sync + 'static,
     B: Body<Data: Send, Error: Debug> + Send,
 {
-    let (service, began) = (service.clone(), Instant::now());
+    let (service, request, began) = (service.clone(), request(headers), Instant::now());
     let sent = tokio::spawn(async move {
-        let response = send(&service, from_user(user)).await;
+        let response = send(&service, request).await;
         (response, began.elapsed())
     });
     sleep(A_MOMENT).await;
@@ -27,7 +28,7 @@ where
 }
 
 fn one_in_ten() -> SlidingWindowLayer {
-    by_user(Quota::new(1, TEN), MemoryStore::new()).max_wait(TEN * 3)
+    alone(Quota::new(1, TEN)).max_wait(TEN * 3)
 }
 
 /// On a real clock, on which each pair is a little later than its place. Windows so long that a busy machine is not
@@ -54,7 +55,7 @@ async fn too_many_waiting_requests_are_denied_at_once() {
         assert_eq!(status(&service, user).await, OK);
     }
     let began = Instant::now();
-    let waiting = start(&service, "alice").await;
+    let waiting = start(&service, &ALICE).await;
     let third = send(&service, from_user("alice")).await;
     assert_eq!((third.status, third.retry_after()), (TOO_MANY, Some(20)), "behind the second");
     let other = send(&service, from_user("bob")).await;
@@ -89,10 +90,10 @@ async fn one_too_many_is_denied_by_a_peek() {
         let layer = by_user(Quota::new(9, TEN), StubStore(reply));
         let layer = layer.rule(all, key::constant("everybody")).max_wait(TEN * 3);
         let service = layer.max_waiters(2).layer(service_fn(ok));
-        let (first, second) = (start(&service, "alice").await, start(&service, "alice").await);
+        let (first, second) = (start(&service, &ALICE).await, start(&service, &ALICE).await);
         assert_eq!(first.await.unwrap().0.status, OK);
         sleep(A_MOMENT).await;
-        let third = start(&service, "alice").await;
+        let third = start(&service, &ALICE).await;
         let fourth = send(&service, from_user("bob")).await;
         assert_eq!((fourth.status, fourth.retry_after()), (TOO_MANY, Some(expected)), "behind two");
         let violated = &fourth.document()["violated-policies"];
@@ -115,7 +116,7 @@ async fn changed_policy_ends_the_wait() {
         [("alice", "2/1h", OK), ("bob", "exempt", OK), ("carol", "1/20h", TOO_MANY)]
     {
         assert_eq!(self::status(&service, user).await, OK);
-        let waiting = start(&service, user).await;
+        let waiting = start(&service, &[("x-user-id", user)]).await;
         users.set(user, change.parse().unwrap()).unwrap();
         let (response, took) = waiting.await.unwrap();
         assert_eq!((response.status, took), (status, Duration::from_secs(1)), "{user}");
@@ -126,7 +127,7 @@ async fn changed_policy_ends_the_wait() {
 async fn banned_muted_and_impossible_requests_do_not_wait() {
     let began = Instant::now();
     let policy = Policy::new("user").quota(Quota::new(1, TEN)).penalty("1/10m:1h".parse().unwrap());
-    let banned = by_user(policy, MemoryStore::new()).max_wait(HOUR * 2);
+    let banned = alone(policy).max_wait(HOUR * 2);
     let muted = banned.clone().on_ban(OnBan::Mute).layer(service_fn(ok));
     let banned = banned.layer(service_fn(ok));
     assert_eq!(status(&banned, "alice").await, OK);
@@ -137,8 +138,7 @@ async fn banned_muted_and_impossible_requests_do_not_wait() {
         assert_eq!(status(&muted, "alice").await, OK, "the client does not notice");
     }
     let budget = Policy::from(Quota::new(1, TEN)).budget();
-    let costly = by_user(budget, MemoryStore::new()).max_wait(TEN).cost(|_| 3);
-    let costly = costly.layer(service_fn(ok));
+    let costly = alone(budget).max_wait(TEN).cost(|_| 3).layer(service_fn(ok));
     let response = send(&costly, from_user("alice")).await;
     assert_eq!((response.status, response.retry_after()), (TOO_MANY, None));
     assert_eq!(began.elapsed(), Duration::ZERO);
@@ -172,21 +172,15 @@ async fn banned_request_takes_no_place_among_those_that_wait() {
     bans.impose("banned", TEN / 2, "").await.unwrap();
     let layer = by_user(user, store).rule(network, key::header("x-network"));
     let service = layer.max_wait(TEN * 2 + TEN / 2).layer(service_fn(ok));
-    let start = |network| {
-        let service = service.clone();
-        tokio::spawn(async move {
-            send(&service, request(&[("x-user-id", "alice"), ("x-network", network)])).await.status
-        })
-    };
     let mut sent = Vec::new();
     for network in ["good", "good", "banned", "good"] {
-        sent.push(start(network));
-        sleep(A_MOMENT).await;
+        sent.push(start(&service, &[("x-user-id", "alice"), ("x-network", network)]).await);
     }
     assert!(sent[2].is_finished());
-    let last = sent.pop().unwrap().await.unwrap();
-    assert_eq!(sent.pop().unwrap().await.unwrap(), StatusCode::FORBIDDEN);
-    assert_eq!(last, OK, "there is room for it in 20 s, because the banned one takes no place");
+    // There is room for the last one in 20 s, because the banned one takes no place.
+    for (sent, status) in sent.into_iter().zip([OK, OK, StatusCode::FORBIDDEN, OK]) {
+        assert_eq!(sent.await.unwrap().0.status, status);
+    }
 }
 
 /// As without a wait.
