@@ -1,12 +1,11 @@
 //! What the monitor decides, in process and on Redis, with a clock that the test moves. Mutes on Redis go by
 //! its own clock, so they do not end there.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use proptest::prelude::*;
+use fastrand::Rng;
 use test_support::clock::{Clock, on_both};
 
 use crate::fingerprint::Fingerprint;
@@ -30,11 +29,6 @@ impl Chat {
         let mut chat = Self { clock, start, monitor, events: Arc::default() };
         chat.use_rules(rules(texts));
         chat
-    }
-
-    /// Under paused time.
-    fn in_process(texts: &[&str]) -> Self {
-        Self::new(Clock::in_process(), texts)
     }
 
     /// A monitor with other rules. In process it has other senders too.
@@ -223,29 +217,9 @@ async fn number_of_kept_texts_is_bounded() {
     .await;
 }
 
-#[tokio::test]
-async fn short_texts_do_not_count() {
-    on_both(async |clock| {
-        let mut chat = Chat::new(clock, &["similar 3/1m 90% min 6 mute 6h"]);
-        for text in ["o k !!!", "", "abcde"].repeat(4) {
-            assert_eq!(chat.says(text).await, None, "{text:?}");
-        }
-        // Similar to these texts, but those are too short to count.
-        chat.use_rules(rules(&[
-            "similar 3/1m 80% min 6 mute 6h",
-            "similar 9/1m 80% min 0 mute 1h",
-        ]));
-        for text in ["abcdef", "abcde", "abcdef"] {
-            assert_eq!(chat.says(text).await, None);
-        }
-        assert!(chat.says("abcdef").await.unwrap().reason.contains(": 3 messages"));
-    })
-    .await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn manual_mute_begins_now_and_silences_exempt_senders_too() {
-    let mut chat = Chat::in_process(&["similar 2/1m 90% mute 12h"]);
+    let mut chat = Chat::new(Clock::in_process(), &["similar 2/1m 90% mute 12h"]);
     let rules_for_all = chat.monitor.clone();
     chat.monitor = chat.monitor.exempt(["support", "alice"]).exempt([*b"bob"]);
     for sender in ["support", "alice", "bob"].repeat(3) {
@@ -300,50 +274,34 @@ async fn a_new_spammer_is_found_in_a_flood() {
     assert!(says("alice").await);
 }
 
-#[derive(Clone, Debug)]
-enum Step {
-    Advance(Duration),
-    Check { peer: Option<u32>, text: Option<usize> },
-    Mute(Duration),
-    Unmute,
-}
-
-const TEXTS: [&str; 6] = [
+/// The third and the fourth text are similar to the fifth.
+const TEXTS: [&str; 7] = [
     "buy cheap gold",
     "b u y  cheap gold!",
     "old silver and platinum",
-    "cheap gold silver and platinum",
     "cheap gold silver and pl",
+    "cheap gold silver and platinum",
     "ok",
+    "o k !!!",
 ];
 /// Mutes on Redis do not end while a history is played.
 const ON_REDIS: [Duration; 3] = [hours(1), hours(2), hours(12)];
 const IN_PROCESS: [Duration; 4] = [Duration::from_secs(20), MINUTE, hours(1), hours(2)];
 
-fn step(on_redis: bool) -> impl Strategy<Value = Step> {
-    // Often a multiple of half a minute, plus or minus a microsecond.
-    let advance = prop_oneof![
-        3 => (0..20_000_000_u64).prop_map(Duration::from_micros),
-        2 => (0..4_u32, 0..3_u32)
-            .prop_map(|(n, off)| (n * MINUTE / 2 + off * MICROSECOND).saturating_sub(MICROSECOND)),
-    ];
-    let check = (prop::option::of(0..6_u32), prop::option::weighted(0.8, 0..TEXTS.len()));
-    prop_oneof![
-        4 => advance.prop_map(Step::Advance),
-        16 => check.prop_map(|(peer, text)| Step::Check { peer, text }),
-        if on_redis { 0 } else { 1 } => prop::sample::select(&IN_PROCESS[..]).prop_map(Step::Mute),
-        1 => Just(Step::Unmute),
-    ]
+fn random_rule(rng: &mut Rng, mutes: &[Duration]) -> Rule {
+    let kind = ["events", "peers", "similar"][rng.usize(..3)];
+    let options = ["90%", "80% min 0", "90% min 22"][rng.usize(..3)];
+    let options = if kind == "similar" { options } else { "" };
+    let (count, window, mute) = (rng.u32(2..6), rng.u32(1..5) * 30, rng.choice(mutes).unwrap());
+    format!("{kind} {count}/{window}s {options} mute {}s", mute.as_secs()).parse().unwrap()
 }
 
-fn rule(mutes: &'static [Duration]) -> impl Strategy<Value = Rule> {
-    const KINDS: [&str; 3] = ["events", "peers", "similar"];
-    let parts = (prop::sample::select(&KINDS[..]), 2..6_u32, 1..5_u32, prop::sample::select(mutes));
-    parts.prop_map(|(kind, count, half_minutes, mute)| {
-        let percent = if kind == "similar" { "90%" } else { "" };
-        let (window, mute) = (half_minutes * 30, mute.as_secs());
-        format!("{kind} {count}/{window}s {percent} mute {mute}s").parse().unwrap()
-    })
+/// Often a multiple of half a minute, plus or minus a microsecond.
+fn random_pause(rng: &mut Rng) -> Duration {
+    match rng.u8(..5) {
+        0..3 => Duration::from_micros(rng.u64(..20_000_000)),
+        _ => (rng.u32(..4) * MINUTE / 2 + rng.u32(..3) * MICROSECOND).saturating_sub(MICROSECOND),
+    }
 }
 
 /// A sender, as the documentation of the crate defines it.
@@ -395,69 +353,55 @@ impl Model {
     }
 }
 
-async fn agrees_with_model(chat: &mut Chat, rules: &[Rule], steps: &[Step], run: u32) {
+/// Plays a random history of a sender to a monitor and to the model.
+async fn play(chat: &mut Chat, run: u32) {
+    let (seed, on_redis) = (fastrand::u64(..), chat.clock.redis().is_some());
+    let mut rng = Rng::with_seed(seed);
+    let mutes = if on_redis { &ON_REDIS[..] } else { &IN_PROCESS };
+    let rules: Vec<_> = (0..rng.usize(1..5)).map(|_| random_rule(&mut rng, mutes)).collect();
     chat.use_rules(rules.iter().copied());
     chat.events.lock().unwrap().clear();
     let (mut model, sender, start) = (Model::default(), format!("sender-{run}"), chat.clock.now());
-    // No time passes there for mutes.
-    let mutes_stand = chat.clock.redis().is_some();
-    for step in steps {
+    for step in 0..rng.u32(1..60) {
         let now = chat.clock.now() - start;
-        if mutes_stand && !model.length.is_zero() {
+        // No time passes there for mutes.
+        if on_redis && !model.length.is_zero() {
             model.until = now + model.length;
         }
-        match step {
-            Step::Advance(by) => chat.clock.advance(*by).await,
-            Step::Unmute => {
+        match rng.u8(..if on_redis { 21 } else { 22 }) {
+            0..4 => chat.clock.advance(random_pause(&mut rng)).await,
+            4 => {
                 chat.monitor.unmute(&sender).await.unwrap();
                 model = Model { events: model.events, ..Model::default() };
             }
-            Step::Mute(length) => {
-                chat.monitor.mute(&sender, *length).await.unwrap();
-                model.impose(*length, now);
-            }
-            Step::Check { peer, text } => {
-                let text = text.map(|it| TEXTS[it]);
+            5..21 => {
+                let peer = rng.bool().then(|| rng.u32(..6));
+                let text = (rng.u8(..5) > 0).then(|| TEXTS[rng.usize(..TEXTS.len())]);
                 let message = Message::from(&sender);
                 let message = text.map_or(message.clone(), |text| message.text(text));
                 let message = peer.map_or(message.clone(), |peer| message.to(peer));
-                model.messages.push((now, *peer, text));
+                model.messages.push((now, peer, text));
                 let delivered = chat.monitor.check(&message).await.unwrap().is_delivered();
-                assert_eq!(delivered, model.check(rules, now), "{step:?} in {steps:?}");
+                let expected = model.check(&rules, now);
+                assert_eq!(delivered, expected, "seed {seed}, step {step}: {rules:?}");
+            }
+            _ => {
+                let length = *rng.choice(mutes).unwrap();
+                chat.monitor.mute(&sender, length).await.unwrap();
+                model.impose(length, now);
             }
         }
-        assert_eq!(chat.audit(), model.events, "{step:?} in {steps:?}");
+        assert_eq!(chat.audit(), model.events, "seed {seed}, step {step}: {rules:?}");
     }
 }
 
-fn histories_agree_with_the_model(
-    chat: &mut Chat,
-    mutes: &'static [Duration],
-    runtime: &tokio::runtime::Runtime,
-) {
-    let (run, on_redis) = (Cell::new(0), chat.clock.redis().is_some());
-    let (chat, config) = (RefCell::new(chat), ProptestConfig::with_cases(120));
-    // A smaller history helps, but not after minutes.
-    let config = ProptestConfig { max_shrink_iters: 500, ..config };
-    let rules = || prop::collection::vec(rule(mutes), 1..5);
-    let steps = || prop::collection::vec(step(on_redis), 1..60);
-    proptest!(config, |(rules in rules(), steps in steps())| {
-        run.set(run.get() + 1);
-        runtime.block_on(agrees_with_model(&mut chat.borrow_mut(), &rules, &steps, run.get()));
-    });
-}
-
-#[test]
-fn random_histories_in_process() {
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().start_paused(true).build().unwrap();
-    let mut chat = runtime.block_on(async { Chat::in_process(&[]) });
-    histories_agree_with_the_model(&mut chat, &IN_PROCESS, &runtime);
-}
-
-#[test]
-fn random_histories_on_redis() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let mut chat = Chat::new(runtime.block_on(Clock::on_redis()), &[]);
-    histories_agree_with_the_model(&mut chat, &ON_REDIS, &runtime);
+#[tokio::test]
+async fn random_histories_agree_with_the_model() {
+    on_both(async |clock| {
+        let mut chat = Chat::new(clock, &[]);
+        for run in 0..120 {
+            play(&mut chat, run).await;
+        }
+    })
+    .await;
 }

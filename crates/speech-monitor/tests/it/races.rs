@@ -6,6 +6,7 @@ use std::time::Duration;
 use speech_monitor::{Message, Rule, SpeechMonitor};
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient_store};
+use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tower_sliding_window::RedisStore;
 
@@ -38,9 +39,9 @@ impl Two {
         let near = monitor(redis.store().await);
         for monitor in [&far, &near] {
             // Has the scripts loaded, so that a call is one request.
+            let hello = Message::from("bob").text("hello there, you");
             for _ in 0..9 {
-                let _ =
-                    monitor.check(&Message::from("bob").text("hello there, you")).await.unwrap();
+                let _ = monitor.check(&hello).await.unwrap();
             }
             monitor.unmute("bob").await.unwrap();
         }
@@ -53,10 +54,15 @@ impl Two {
         self.events.lock().unwrap().clone()
     }
 
+    async fn mutes_alice(&self) {
+        let is_muted = async || self.near.mute_of("alice").await.unwrap().is_some();
+        eventually("she is muted", is_muted).await;
+    }
+
     /// Begins to check a message in the process behind the proxy.
-    fn far_says(&self, text: &'static str) -> tokio::task::JoinHandle<bool> {
+    fn far_checks(&self, message: Message) -> JoinHandle<Option<bool>> {
         let far = self.far.clone();
-        tokio::spawn(async move { says(&far, text).await })
+        tokio::spawn(async move { far.check(&message).await.ok().map(|it| it.is_delivered()) })
     }
 }
 
@@ -82,11 +88,10 @@ async fn mute_is_reported_after_an_unmute() {
     let two = Two::start(&["events 3/1h mute 2h"]).await;
     assert!(says(&two.far, "one").await && says(&two.far, "two").await);
     two.proxy.set(Fault::Delay(DELAY));
-    let third = two.far_says("three");
-    let muted = async || two.near.mute_of("alice").await.unwrap().is_some();
-    eventually("she is muted", muted).await;
+    let third = two.far_checks(Message::from("alice").text("three"));
+    two.mutes_alice().await;
     two.near.unmute("alice").await.unwrap();
-    assert!(!third.await.unwrap());
+    assert_eq!(third.await.unwrap(), Some(false));
     two.proxy.set(Fault::None);
     two.events.lock().unwrap().clear();
     sleep(Duration::from_secs(1)).await;
@@ -122,11 +127,10 @@ async fn concurrent_lengthening_is_reported_as_such() {
     assert!(two.near.check(&writes_to("ann")).await.unwrap().is_delivered());
     assert!(says(&two.near, "two").await);
     two.proxy.set(Fault::Delay(DELAY));
-    let (far, message) = (two.far.clone(), writes_to("ben"));
-    let longer = tokio::spawn(async move { far.check(&message).await.unwrap() });
+    let longer = two.far_checks(writes_to("ben"));
     sleep(DELAY / 2).await;
     assert!(!says(&two.near, "three").await);
-    assert!(!longer.await.unwrap().is_delivered());
+    assert_eq!(longer.await.unwrap(), Some(false));
     two.far.settled().await;
     assert_eq!(two.events(), [(7200, false), (14400, true)]);
 }
@@ -137,11 +141,10 @@ async fn lost_reply_does_not_report_the_mute_of_another_process() {
     assert!(says(&two.near, "one").await && says(&two.near, "two").await);
     two.proxy.drop_replies_to("messages within", 1);
     two.proxy.set(Fault::Delay(DELAY));
-    let far = two.far.clone();
-    let late = tokio::spawn(async move { far.check(&Message::from("alice").text("four")).await });
+    let late = two.far_checks(Message::from("alice").text("four"));
     sleep(DELAY / 2).await;
     assert!(!says(&two.near, "three").await);
-    assert!(late.await.unwrap().is_err(), "its reply is lost, and it has imposed nothing");
+    assert_eq!(late.await.unwrap(), None, "its reply is lost, and it has imposed nothing");
     two.far.settled().await;
     assert_eq!(two.events(), [(7200, false)]);
 }
@@ -155,9 +158,8 @@ async fn message_of_a_lost_reply_counts_once() {
         assert_eq!(two.proxy.dropped(), number, "the answer was lost");
     }
     for log in ["messages", "prints"] {
-        let held: usize =
-            two.redis.run(&["ZCARD", &format!("tsw:{{=alice}}:speech:log:{log}")]).await;
-        assert_eq!(held, 3, "{log}");
+        let log = format!("tsw:{{=alice}}:speech:log:{log}");
+        assert_eq!(two.redis.entries(&log).await, 3, "{log}");
     }
 }
 
@@ -176,8 +178,7 @@ async fn mute_is_reported_after_a_hang_up() {
             false => timeout(DELAY * 5 / 2, two.far.check(&third)).await.map(drop),
         };
         assert!(left.is_err(), "the reply to the mute is still under way");
-        let muted = async || two.near.mute_of("alice").await.unwrap().is_some();
-        eventually("she is muted", muted).await;
+        two.mutes_alice().await;
         two.far.settled().await;
         assert_eq!(two.events(), [(60, false), (seconds, false)]);
     }
@@ -215,9 +216,8 @@ async fn mute_that_arrives_late_is_reported() {
         two.proxy.set(Fault::Delay(DELAY));
         let late = far.clone();
         let last = tokio::spawn(async move { late.check(&Message::from("alice").to("ben")).await });
-        let recorded =
-            async || two.redis.run::<u32>(&["ZCARD", "tsw:{=alice}:speech:log:peers"]).await == 2;
-        eventually("the message is recorded, and the reply under way", recorded).await;
+        // The message is recorded, and the reply under way.
+        two.redis.has_entries("tsw:{=alice}:speech:log:peers", 2).await;
         // And now the reply to the look before the mute.
         sleep(DELAY + DELAY / 2).await;
         two.proxy.set(Fault::Forget);
@@ -240,10 +240,9 @@ async fn mute_that_arrives_late_is_reported() {
 async fn mute_is_reported_once_although_redis_loses_its_data() {
     let mut two = Two::start(&["events 3/1h mute 2h"]).await;
     for _ in 0..2 {
-        let mut checked = 0;
-        while checked < 4 {
-            checked += i32::from(two.near.check(&Message::from("alice").text("one")).await.is_ok());
-            sleep(Duration::from_millis(20)).await;
+        for _ in 0..4 {
+            let message = Message::from("alice").text("one");
+            eventually("it is checked", async || two.near.check(&message).await.is_ok()).await;
         }
         two.redis.restart().await;
         let answers = async || two.near.mute_of("bob").await.is_ok();

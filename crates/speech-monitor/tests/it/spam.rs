@@ -15,7 +15,7 @@ async fn are_delivered(texts: impl IntoIterator<Item = String>) -> bool {
     true
 }
 
-const HONEST: [[&str; 5]; 20] = [
+const HONEST: [[&str; 5]; 16] = [
     ["ok"; 5],
     ["👍"; 5],
     ["+1", "+1", "1", "+1", "+1!"],
@@ -27,28 +27,6 @@ const HONEST: [[&str; 5]; 20] = [
     ["អរគុណ"; 5],
     ["ကျေးဇူးတင်ပါတယ်"; 5],
     ["?!?!?!?!?!"; 5],
-    [
-        "Order 1001 is ready",
-        "Order 1002 is ready",
-        "Order 1003 is ready",
-        "Order 1004 is ready",
-        "Order 1007 is ready",
-    ],
-    [
-        "Your order 1001 is ready for pickup at the counter.",
-        "Your order 1002 is ready for pickup at the counter.",
-        "Your order 1003 is ready for pickup at the counter.",
-        "Your order 1011 is ready for pickup at the counter.",
-        "Your order 1101 is ready for pickup at the counter.",
-    ],
-    ["订单1001已完成", "订单1002已完成", "订单1003已完成", "订单1004已完成", "订单1005已完成"],
-    [
-        "Ticket #4711 is closed. Please write to us if it happens again.",
-        "Ticket #4712 is closed. Please write to us if it happens again.",
-        "Ticket #4719 is closed. Please write to us if it happens again.",
-        "Ticket #4733 is closed. Please write to us if it happens again.",
-        "Ticket #4740 is closed. Please write to us if it happens again.",
-    ],
     ["10:00", "10:30", "11:00", "11:30", "12:00"],
     [
         "We have sent you a new password by mail, Anna.",
@@ -93,15 +71,25 @@ const HONEST: [[&str; 5]; 20] = [
     ],
 ];
 
+/// Texts of one template, in which the numbers differ.
+const NUMBERED: [(&str, [u32; 5]); 4] = [
+    ("Order {} is ready", [1001, 1002, 1003, 1004, 1007]),
+    ("Your order {} is ready for pickup at the counter.", [1001, 1002, 1003, 1011, 1101]),
+    ("订单{}已完成", [1001, 1002, 1003, 1004, 1005]),
+    (
+        "Ticket #{} is closed. Please write to us if it happens again.",
+        [4711, 4712, 4719, 4733, 4740],
+    ),
+];
+
 #[tokio::test(start_paused = true)]
 async fn honest_senders_are_not_muted() {
-    let mut muted = Vec::new();
-    for texts in HONEST {
-        if !are_delivered(texts.map(str::to_owned)).await {
-            muted.push(texts);
-        }
+    let numbered = NUMBERED.map(|(template, numbers)| {
+        numbers.map(|number| template.replace("{}", &number.to_string()))
+    });
+    for texts in HONEST.map(|texts| texts.map(str::to_owned)).into_iter().chain(numbered) {
+        assert!(are_delivered(texts.clone()).await, "{texts:#?}");
     }
-    assert!(muted.is_empty(), "{muted:#?}");
 }
 
 const SPAM: [&str; 4] = [
@@ -122,10 +110,6 @@ fn inserted(text: &str, with: &[&str], rng: &mut fastrand::Rng) -> String {
     text.chars().map(insert).collect()
 }
 
-fn random(length: usize, rng: &mut fastrand::Rng) -> String {
-    repeat_with(|| rng.alphanumeric()).take(length).collect()
-}
-
 const DISGUISES: [(&str, Disguise); 6] = [
     ("the same", |text, _| text.to_owned()),
     ("punctuation", |text, rng| inserted(text, &[".", "!", "-", "*", "'", "~"], rng)),
@@ -137,8 +121,8 @@ const DISGUISES: [(&str, Disguise); 6] = [
         words.join(" ")
     }),
     ("a random end", |text, rng| {
-        let length = text.len() * 12 / 88;
-        format!("{text} {}", random(length, rng))
+        let end = repeat_with(|| rng.alphanumeric()).take(text.len() * 12 / 88);
+        format!("{text} {}", end.collect::<String>())
     }),
 ];
 
