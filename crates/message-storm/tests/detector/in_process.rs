@@ -4,24 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use message_storm::{StormDetector, StormEvent, StormRule};
+use test_support::eventually;
 use test_support::recorder::RecordedMetrics;
 use tokio::time::{Instant, advance, sleep};
 use tower_sliding_window::{Quota, StoreError};
 
-use super::{Watched, rule};
-
-fn detector(threshold: &str) -> StormDetector {
-    StormDetector::in_process(rule(threshold)).unwrap()
-}
-
-/// Has a storm start in each of so many groups.
-async fn storms(detector: &StormDetector, groups: std::ops::Range<usize>) {
-    for group in groups {
-        for id in ["1", "2"] {
-            detector.record(group.to_string(), id).await.unwrap();
-        }
-    }
-}
+use super::{Watched, in_process, rule};
 
 #[tokio::test(start_paused = true)]
 async fn silent_storm_ends_on_time() {
@@ -29,7 +17,7 @@ async fn silent_storm_ends_on_time() {
     let Watched { detector, events } = Watched::in_process("10/60s");
     let start = Instant::now();
     for id in 0..20_u32 {
-        detector.record("lobby", id.to_be_bytes()).await.unwrap();
+        detector.record("lobby", id).await.unwrap();
         advance(Duration::from_secs(1)).await;
     }
     assert_eq!(detector.watched(), 1);
@@ -56,16 +44,13 @@ async fn silent_storm_ends_on_time() {
 #[tokio::test(start_paused = true)]
 async fn storm_starts_when_the_cool_down_ends() {
     let rule = rule("10/60s").cool_down(Duration::from_secs(30));
-    let detector = StormDetector::in_process(rule).unwrap();
-    let start = Instant::now();
-    for id in 0..11_u32 {
-        detector.record("lobby", id.to_be_bytes()).await.unwrap();
-    }
+    let watched = Watched::new(StormDetector::in_process(rule).unwrap());
+    let (detector, start) = (&watched.detector, Instant::now());
+    watched.record("lobby", 0..11).await;
     // Over at 60, and the cool-down at 90.
     sleep(Duration::from_secs(61)).await;
-    for id in 100..120_u32 {
-        assert!(detector.record("lobby", id.to_be_bytes()).await.unwrap().events.is_empty());
-    }
+    watched.record("lobby", 100..120).await;
+    assert_eq!(watched.starts(), [true, false]);
     assert_eq!(detector.watched(), 1);
     sleep(Duration::from_secs(29)).await;
     assert!(detector.peek("lobby").await.unwrap().storm.is_some());
@@ -75,8 +60,12 @@ async fn storm_starts_when_the_cool_down_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn at_most_100_000_storms_are_watched() {
-    let detector = detector("1/10s").capacity(200_000, 1_000_000);
-    storms(&detector, 0..100_010).await;
+    let detector = in_process("1/10s").capacity(200_000, 1_000_000);
+    for group in 0..100_010 {
+        for id in ["1", "2"] {
+            detector.record(group.to_string(), id).await.unwrap();
+        }
+    }
     assert_eq!(detector.watched(), 100_000);
     detector.settled().await;
     let last = detector.record("100009", "3").await.unwrap();
@@ -96,11 +85,8 @@ async fn dropped_detector_stops_looking() {
     let Watched { detector, events } = watched;
     drop(detector);
     // The hook holds the events.
-    let deadline = std::time::Instant::now() + Duration::from_secs(30);
-    while Arc::strong_count(&events) > 1 || metrics.num_alive_tasks() > 0 {
-        assert!(std::time::Instant::now() < deadline, "the detector is still there");
-        tokio::task::yield_now().await;
-    }
+    let is_gone = async || Arc::strong_count(&events) == 1 && metrics.num_alive_tasks() == 0;
+    eventually("the detector is gone", is_gone).await;
     assert_eq!(events.lock().unwrap().len(), 1);
 }
 
@@ -120,14 +106,12 @@ fn storm_ends_in_another_runtime() {
 #[tokio::test(start_paused = true)]
 async fn groups_and_messages_have_a_capacity() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let detector = detector("10/60s").capacity(30, 500);
+    let detector = in_process("10/60s").capacity(30, 500);
     let fill = async || {
         for number in 0..10_000_u32 {
-            let recorded = detector.record((number % 20).to_string(), number.to_string()).await;
-            match recorded {
-                Ok(_) => {}
-                Err(StoreError::Full { capacity: 500 }) => return number,
-                Err(error) => panic!("{error}"),
+            if let Err(error) = detector.record((number % 20).to_string(), number).await {
+                assert!(matches!(error, StoreError::Full { capacity: 500 }), "{error}");
+                return number;
             }
         }
         panic!("the detector takes everything");
@@ -135,7 +119,7 @@ async fn groups_and_messages_have_a_capacity() {
     assert_eq!(fill().await, 500);
     assert_eq!(recorded.count("sliding_window_store_errors_total{kind=full}"), 1);
     assert_eq!(detector.watched(), 20, "each group is in a storm");
-    let known = detector.record("0", "0").await.unwrap();
+    let known = detector.record("0", 0).await.unwrap();
     assert!(known.storm.is_some(), "a known message needs no room");
     assert_eq!(detector.peek("0").await.unwrap().count, 25, "and to look needs none");
     detector.settled().await;
@@ -166,7 +150,7 @@ async fn groups_and_messages_have_a_capacity() {
 /// To sweep takes as long as there are groups.
 #[tokio::test(start_paused = true)]
 async fn full_table_is_swept_ten_times_a_second() {
-    let (detector, tick) = (detector("5/10s").capacity(9, 3), Duration::from_millis(50));
+    let (detector, tick) = (in_process("5/10s").capacity(9, 3), Duration::from_millis(50));
     let is_taken = async |group: &str| detector.record(group, "1").await.is_ok();
     for group in ["1", "2", "3"] {
         assert!(is_taken(group).await);
@@ -182,10 +166,10 @@ async fn full_table_is_swept_ten_times_a_second() {
 
 #[tokio::test]
 async fn debug_shows_no_group_or_message() {
-    let watched = detector("1/60s");
-    watched.record("lobby", "secret").await.unwrap();
-    let reading = watched.record("lobby", "secret too").await.unwrap();
-    let printed = format!("{reading:?} {:?} {watched:?}", reading.events);
+    let detector = in_process("1/60s");
+    detector.record("lobby", "secret").await.unwrap();
+    let reading = detector.record("lobby", "secret too").await.unwrap();
+    let printed = format!("{reading:?} {:?} {detector:?}", reading.events);
     assert_eq!(reading.events.len(), 1);
     assert!(!printed.contains("lobby") && !printed.contains("secret"), "{printed}");
 }
@@ -193,16 +177,21 @@ async fn debug_shows_no_group_or_message() {
 #[test]
 fn errors_name_the_invalid_part_of_a_rule() {
     let per_minute = |limit| StormRule::new(Quota::per_minute(limit));
-    let error = |rule: StormRule| StormDetector::in_process(rule).unwrap_err().to_string();
-    assert!(error(per_minute(10).named("a:b")).contains("\"a:b\" is not a name"));
-    assert!(error(per_minute(10).named("")).contains("\"\" is not a name"));
-    assert!(error(per_minute(10).named("x".repeat(65))).contains("1 to 64 characters"));
-    assert!(error(per_minute(10).ends_below(0)).contains("can't end below 0"));
-    assert!(error(per_minute(10).ends_below(11)).contains("to the threshold of 10"));
-    assert!(error(per_minute(10).cap(10)).contains("cap of 10 must be above the threshold of 10"));
-    assert!(error(per_minute(10).cap(1_000_001)).contains("at most 1000000"));
-    assert_eq!(error(per_minute(1_000_000)), "the threshold of 1000000 must be below 1000000");
-    assert!(error(per_minute(10).cool_down(Duration::MAX)).contains("cool-down"));
+    let ten = || per_minute(10);
+    for (rule, part) in [
+        (ten().named("a:b"), "\"a:b\" is not a name"),
+        (ten().named(""), "\"\" is not a name"),
+        (ten().named("x".repeat(65)), "1 to 64 characters"),
+        (ten().ends_below(0), "can't end below 0"),
+        (ten().ends_below(11), "to the threshold of 10"),
+        (ten().cap(10), "cap of 10 must be above the threshold of 10"),
+        (ten().cap(1_000_001), "at most 1000000"),
+        (per_minute(1_000_000), "the threshold of 1000000 must be below 1000000"),
+        (ten().cool_down(Duration::MAX), "cool-down"),
+    ] {
+        let error = StormDetector::in_process(rule).unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
     for limit in [1, 2, 3, 99, 100, 101, 1_000, 99_999, 999_999] {
         assert!(StormDetector::in_process(Quota::per_minute(limit)).is_ok(), "{limit}");
         let extreme = per_minute(limit).ends_below(limit).cap(limit + 1).named("x".repeat(64));

@@ -29,10 +29,6 @@ impl Behind {
         Self { redis, proxy, watched }
     }
 
-    async fn record(&self, ids: std::ops::Range<u32>) {
-        self.watched.record("lobby", ids).await;
-    }
-
     /// Waits for this many events, and returns for each whether it is a start.
     async fn starts(&self, count: usize) -> Vec<bool> {
         eventually("the events come", async || self.watched.starts().len() >= count).await;
@@ -55,7 +51,7 @@ async fn lost_start_reply_is_reported_once() {
         // Delivered again, as a queue would: it is not reported again.
         let again = behind.watched.detector.record("lobby", "5").await.unwrap();
         assert_eq!((again.count, again.events.len()), (6, 0));
-        behind.record(6..9).await;
+        behind.watched.record("lobby", 6..9).await;
         assert_eq!(behind.starts(1).await, [true], "{lost} lost");
         behind.redis.has_entries("tsw:{=lobby}:default:5/1h:storm:log", 9).await;
     }
@@ -65,17 +61,16 @@ async fn lost_start_reply_is_reported_once() {
 #[tokio::test]
 async fn end_is_not_lost_to_a_message_while_it_is_asked_for() {
     let behind = Behind::start("5/500ms").await;
-    behind.record(5..6).await;
+    behind.watched.record("lobby", 5..6).await;
     assert_eq!(behind.starts(1).await, [true]);
     // The recheck and its repetition end the storm, and nobody hears of it.
     behind.proxy.drop_replies(2);
     eventually("the end is lost", async || behind.proxy.dropped() == 2).await;
-    let is_over = async || match behind.watched.detector.peek("lobby").await {
-        Ok(reading) => {
+    let is_over = async || {
+        behind.watched.detector.peek("lobby").await.is_ok_and(|reading| {
             assert!(reading.events.is_empty(), "{reading:?}");
             reading.storm.is_none()
-        }
-        Err(_) => false,
+        })
     };
     eventually("another call finds it over", is_over).await;
     assert_eq!(behind.watched.all_starts().await, [true, false]);
@@ -98,11 +93,9 @@ async fn start_is_reported_if_the_call_arrives_late() {
     assert!(watched.starts().is_empty(), "and is not there");
     proxy.set(Fault::None);
     eventually("it is reported", async || watched.starts() == [true]).await;
+    // Two come late, and two looks are answered, of which one may be repeated.
     let calls = redis.call_count("evalsha").await - before;
-    assert!(
-        calls <= 5,
-        "two come late, and two looks are answered, of which one may be repeated: {calls}"
-    );
+    assert!(calls <= 5, "{calls}");
     watched.record("lobby", 5..9).await;
     assert_eq!(watched.starts(), [true]);
 }
@@ -124,10 +117,8 @@ async fn a_caller_that_hangs_up_costs_one_call_and_loses_no_event() {
     assert_eq!(callers.join_all().await, [true; 100], "all have hung up");
     proxy.set(Fault::None);
     assert_eq!(watched.all_starts().await, [true, false]);
-    let peak = match watched.events.lock().unwrap().last() {
-        Some(StormEvent::Ended { peak, .. }) => *peak,
-        other => panic!("an end: {other:?}"),
-    };
+    let events = watched.events.lock().unwrap().clone();
+    let [_, StormEvent::Ended { peak, .. }] = events[..] else { panic!("an end: {events:?}") };
     let calls = redis.call_count("evalsha").await - before;
     assert!(peak == 100 && calls <= 110, "{peak} messages in {calls} calls");
 }

@@ -20,9 +20,13 @@ struct Watched {
     events: Arc<Mutex<Vec<StormEvent>>>,
 }
 
+fn in_process(threshold: &str) -> StormDetector {
+    StormDetector::in_process(rule(threshold)).unwrap()
+}
+
 impl Watched {
     fn in_process(threshold: &str) -> Self {
-        Self::new(StormDetector::in_process(rule(threshold)).unwrap())
+        Self::new(in_process(threshold))
     }
 
     fn on_redis(threshold: &str, store: &RedisStore) -> Self {

@@ -3,10 +3,8 @@
 use test_support::program::{Program, command};
 use test_support::{Redis, eventually};
 
-const STORM: &str = "message_storm";
-
 fn start(arguments: &[&str]) -> Program {
-    Program::start(&mut command(STORM, arguments))
+    Program::start(&mut command("message_storm", arguments))
 }
 
 #[test]
@@ -31,7 +29,7 @@ async fn says_at_once_what_is_not_counted() {
     let redis = Redis::start().await;
     let mut program = start(&["--threshold", "5000/1h", "--redis", &redis.url()]);
     program.write("lobby\t1\n");
-    redis.has_entries(&storm_log("lobby"), 1).await;
+    redis.has_entries("tsw:{=lobby}:default:5000/1h:storm:log", 1).await;
     drop(redis);
     program.write("lobby\t2\n");
     let is_told = async || program.logs().contains("1 messages may not be counted");
@@ -52,8 +50,4 @@ async fn waits_no_longer_than_it_says() {
     assert!(logs.contains("waiting for the end of 1 storms, up to 25s"), "{logs}");
     assert!(logs.contains("error: the end of some storms is not known"), "{logs}");
     assert_eq!(status.code(), Some(1));
-}
-
-fn storm_log(group: &str) -> String {
-    format!("tsw:{{={group}}}:default:5000/1h:storm:log")
 }
