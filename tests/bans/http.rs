@@ -16,19 +16,13 @@ async fn muted(request: Request<String>) -> Result<Response<String>, Infallible>
 #[tokio::test(start_paused = true)]
 async fn http_ban_status_and_retry_after() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    for (on_ban, expected) in
-        [(None, 403), (Some(OnBan::Reject(StatusCode::TOO_MANY_REQUESTS)), 429)]
-    {
-        let store = MemoryStore::new();
-        let bans = Bans::new(policy(), store.clone());
-        let mut layer = by_user(policy(), store);
-        if let Some(on_ban) = on_ban {
-            layer = layer.on_ban(on_ban);
-        }
+    let store = MemoryStore::new();
+    let bans = Bans::new(policy(), store.clone());
+    bans.impose("mallory", Duration::from_millis(90_500), "sells accounts").await.unwrap();
+    let default = by_user(policy(), store);
+    let other = default.clone().on_ban(OnBan::Reject(StatusCode::TOO_MANY_REQUESTS));
+    for (layer, expected) in [(default, 403), (other, 429)] {
         let service = layer.layer(service_fn(ok));
-        assert_eq!(status(&service, "mallory").await, 200);
-        bans.impose("mallory", Duration::from_millis(90_500), "sells accounts").await.unwrap();
-
         let answer = send(&service, from_user("mallory")).await;
         assert_eq!(answer.status, expected);
         assert_eq!(answer.retry_after(), Some(91));
@@ -43,11 +37,11 @@ async fn http_ban_status_and_retry_after() {
 }
 
 async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + Clone) {
-    let all = || Policy::new("all").quota(Quota::per_hour(3));
+    let all = Policy::new("all").quota(Quota::per_hour(3));
     let bans = Bans::new(policy(), store.clone());
     bans.impose("mallory", Duration::from_secs(600), "spam").await.unwrap();
     let service = by_user(policy(), store.clone())
-        .rule(all(), key::constant("everybody"))
+        .rule(all, key::constant("everybody"))
         .on_ban(OnBan::Mute)
         .layer(service_fn(muted));
     for (user, body) in [("alice", "heard"), ("mallory", "muted"), ("mallory", "muted")] {
@@ -71,10 +65,8 @@ async fn a_muted_request_is_held_to_the_other_rules(store: impl Store + Clone) {
 #[tokio::test(start_paused = true)]
 async fn no_field_tells_that_a_sender_is_muted() {
     let store = MemoryStore::new();
-    Bans::new(policy(), store.clone())
-        .impose("mallory", Duration::from_secs(60), "spam")
-        .await
-        .unwrap();
+    let bans = Bans::new(policy(), store.clone());
+    bans.impose("mallory", Duration::from_secs(60), "spam").await.unwrap();
     let all = Policy::new("all").quota(Quota::per_hour(2));
     let layer = by_user(policy(), store).rule(all, key::constant("everybody"));
     let service = layer.on_ban(OnBan::Mute).headers_on_success(true).layer(service_fn(muted));
@@ -109,16 +101,14 @@ async fn handler_sees_the_longest_of_two_mutes() {
 
 /// Each key of the request is under a policy with a penalty, and the first is banned.
 async fn a_mute_counts_one_strike_a_request(store: impl Store + Clone) {
-    let strict = || {
-        let policy = Policy::new("strict").quota(Quota::per_hour(1));
-        policy.penalty("2/1h:1h".parse().unwrap())
-    };
+    let strict = Policy::new("strict").quota(Quota::per_hour(1));
+    let strict = strict.penalty("2/1h:1h".parse().unwrap());
     let bans = Bans::new(policy(), store.clone());
     bans.impose("mallory", Duration::from_secs(60), "").await.unwrap();
     let strikes = Arc::new(Mutex::new(Vec::new()));
     let seen = strikes.clone();
     let service = by_user(policy(), store)
-        .rule(strict(), key::constant("everybody"))
+        .rule(strict, key::constant("everybody"))
         .on_ban(OnBan::Mute)
         .on_decision(move |decision| {
             let strike = decision.usage().bans().map(|(_, ban)| ban.strike());
@@ -132,11 +122,9 @@ async fn a_mute_counts_one_strike_a_request(store: impl Store + Clone) {
 
 /// What is only reported must not be enforced once the shadow is off.
 async fn shadow_records_no_strike_and_no_ban(store: impl Store + Clone) {
-    let policy = || {
-        let policy = Policy::new("user").quota(Quota::per_hour(2));
-        policy.penalty("2/1h:1h".parse().unwrap())
-    };
-    let other = || policy().named("other").penalty("1/1h:1h".parse().unwrap());
+    let [policy, other] = [("user", "2/1h:1h"), ("other", "1/1h:1h")].map(|(name, penalty)| {
+        move || Policy::new(name).quota(Quota::per_hour(2)).penalty(penalty.parse().unwrap())
+    });
     let shadow = by_user(policy(), store.clone())
         .rule(other(), key::header("x-user-id"))
         .shadow(true)

@@ -6,11 +6,12 @@ use test_support::Redis;
 use test_support::program::{Program, command};
 
 const QUOTA: &str = "message_quota";
-const MONITOR: &str = "speech_monitor";
-const STORM: &str = "message_storm";
 
-fn start(program: &str, arguments: &[&str]) -> Program {
-    Program::start(&mut command(program, arguments))
+/// Runs a program that must succeed, and returns its lines and its logs.
+fn run(program: &str, arguments: &[&str], input: impl AsRef<[u8]>) -> (Vec<String>, String) {
+    let (code, lines, logs) = Program::fed(program, arguments, input);
+    assert_eq!(code, Some(0), "{program} {arguments:?}: {logs}");
+    (lines, logs)
 }
 
 #[test]
@@ -24,8 +25,7 @@ fn every_example_has_help() {
             continue;
         };
         count += 1;
-        let (code, lines, logs) = Program::fed(name, &["--help"], "");
-        assert_eq!(code, Some(0), "{name}: {logs}");
+        let (lines, _) = run(name, &["--help"], "");
         assert!(lines.concat().len() > 100, "{name} does not help");
     }
     assert!((5..=20).contains(&count), "{count} examples");
@@ -37,22 +37,20 @@ async fn message_quota_holds_the_third_message() {
     let url = redis.url();
     for store in [&[][..], &["--redis", &url]] {
         let input = "bob\t1\nbob\t2\nbob\t3\nann\t4\nno tab\nbob\t5";
-        let (code, lines, logs) = Program::fed(QUOTA, store, input);
-        assert_eq!(code, Some(0), "{logs}");
-        let expected =
-            [("sent", "bob"), ("sent", "bob"), ("held", "bob"), ("sent", "ann"), ("held", "bob")];
-        let begins = |(line, (verb, to)): (&String, (&str, &str))| {
-            line.starts_with(&format!("{verb} receiver=\"{to}\" "))
+        let (lines, logs) = run(QUOTA, store, input);
+        let expected = ["sent bob", "sent bob", "held bob", "sent ann", "held bob"];
+        let begin = |line: &String| {
+            let (verb, rest) = line.split_once(" receiver=\"").unwrap();
+            format!("{verb} {}", rest.split('"').next().unwrap())
         };
-        assert!(lines.len() == 5 && lines.iter().zip(expected).all(begins), "{lines:?}");
+        assert_eq!(lines.iter().map(begin).collect::<Vec<_>>(), expected);
         assert!(lines[2].contains("retry_after=600s") || lines[2].contains("retry_after=59"));
         assert!(logs.contains("a line is skipped"), "{logs}");
 
         // With --wait all are sent, in order for each receiver.
         let input: String = (1..=5).map(|text| format!("eve\t{text}\nzoe\t{text}\n")).collect();
         let flags = [&["--wait", "--quota", "2/1s"], store].concat();
-        let (code, lines, logs) = Program::fed(QUOTA, &flags, &input);
-        assert_eq!(code, Some(0), "{logs}");
+        let (lines, _) = run(QUOTA, &flags, &input);
         for receiver in ["eve", "zoe"] {
             let start = format!("sent receiver={receiver:?} text=");
             let sent: Vec<_> = lines.iter().filter_map(|it| it.strip_prefix(&start)).collect();
@@ -63,7 +61,7 @@ async fn message_quota_holds_the_third_message() {
 
 #[test]
 fn message_quota_says_what_it_did_not_send() {
-    let mut program = start(QUOTA, &["--wait"]);
+    let mut program = Program::start(&mut command(QUOTA, &["--wait"]));
     program.write("bob\t1\nbob\t2\nbob\t3\n");
     for verb in ["sent", "sent", "held"] {
         assert!(program.line().unwrap().starts_with(verb));
@@ -78,11 +76,8 @@ fn message_quota_says_what_it_did_not_send() {
 
 #[test]
 fn message_quota_loses_nothing_to_a_strange_line() {
-    let mut program = start(QUOTA, &["--wait", "--quota", "2/2s"]);
-    program.write(b"no tab\nbob\t1\nbob\t2\nbob\t3\nbob\t4\n\xff\t\xff\nann\t1\n");
-    program.end_input();
-    let (status, logs, lines) = program.stopped();
-    assert_eq!(status.code(), Some(0), "{logs}");
+    let input = b"no tab\nbob\t1\nbob\t2\nbob\t3\nbob\t4\n\xff\t\xff\nann\t1\n";
+    let (lines, logs) = run(QUOTA, &["--wait", "--quota", "2/2s"], input);
     let sent: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix("sent ")).collect();
     let strange = ("\u{fffd}", "\u{fffd}");
     let expected = [("bob", "1"), ("bob", "2"), strange, ("ann", "1"), ("bob", "3"), ("bob", "4")];
@@ -100,8 +95,7 @@ fn message_quota_loses_nothing_to_a_strange_line() {
 #[test]
 fn speech_monitor_mutes_the_third_of_a_kind() {
     let input = b"bob\tlunch?\nmal\tcheap gold\nmal\tCHEAP GOLD!\nno tab\n\xff\t\xff\nmal\tc h e a p gold\nmal\thello\n";
-    let (code, lines, logs) = Program::fed(MONITOR, &[], input);
-    assert_eq!(code, Some(0), "{logs}");
+    let (lines, logs) = run("speech_monitor", &[], input);
     assert!(logs.contains("a line is skipped: write SENDER<TAB>TEXT"), "{logs}");
     let seen_by_all = lines.iter().filter(|line| line.starts_with("all see")).count();
     assert_eq!((lines.len(), seen_by_all), (6, 4), "{lines:?}");
@@ -111,8 +105,9 @@ fn speech_monitor_mutes_the_third_of_a_kind() {
 /// As with `| head -1`.
 #[test]
 fn programs_end_when_nobody_reads_what_they_print() {
+    let storm: &[_] = &["--threshold", "1/3s"];
     for (program, arguments) in
-        [(QUOTA, &[][..]), (MONITOR, &[]), (STORM, &["--threshold", "1/3s"])]
+        [(QUOTA, &[][..]), ("speech_monitor", &[]), ("message_storm", storm)]
     {
         let (reader, stdout) = std::io::pipe().unwrap();
         drop(reader);
@@ -126,8 +121,7 @@ fn programs_end_when_nobody_reads_what_they_print() {
 
 #[test]
 fn token_budget_settles_each_prompt() {
-    let (code, lines, logs) = Program::fed("token_budget", &[], "");
-    assert_eq!(code, Some(0), "{logs}");
+    let (lines, _) = run("token_budget", &[], "");
     let left = |line: &String| Some(line.split_once(", used ")?.1.to_owned());
     let expected = ["350, 19650 left", "0, 19650 left", "7000, 12650 left", "16000, 0 left"];
     assert_eq!(lines.iter().filter_map(left).collect::<Vec<_>>(), expected, "{lines:?}");
@@ -136,8 +130,7 @@ fn token_budget_settles_each_prompt() {
 
 #[test]
 fn in_flight_gives_each_place_back() {
-    let (code, lines, logs) = Program::fed("in_flight", &[], "");
-    assert_eq!(code, Some(0), "{logs}");
+    let (lines, _) = run("in_flight", &[], "");
     let lines: Vec<_> = lines.iter().map(|it| it.split(" after ").next().unwrap()).collect();
     let begin = lines.iter().position(|it| it.starts_with("export of")).expect("an export");
     let expected = [
@@ -158,8 +151,7 @@ fn in_flight_gives_each_place_back() {
 
 #[test]
 fn accounts_per_address_stops_the_script_only() {
-    let (code, lines, logs) = Program::fed("accounts_per_address", &[], "");
-    assert_eq!(code, Some(0), "{logs}");
+    let (lines, _) = run("accounts_per_address", &[], "");
     let expected = [
         "family: 4 users, 12 orders sent, 12 admitted",
         "script: 100 users, 500 orders sent, 25 admitted",

@@ -13,10 +13,6 @@ fn policy(name: &str, limit: u32) -> PolicyHandle {
     PolicyHandle::new(Policy::new(name).quota(Quota::per_minute(limit)).budget())
 }
 
-async fn left(limiter: &Limiter) -> u32 {
-    limiter.peek("alice").await.unwrap().remaining()
-}
-
 async fn highest_cost_of_a_log_counts_if_it_is_possible(store: impl Store) {
     let (sender, receiver) = (policy("sender", 10), policy("receiver", 2));
     let limiter = limiter(&sender, store);
@@ -64,21 +60,15 @@ async fn settling_a_policy_sets_its_logs_only(store: impl Store + Clone) {
     let policies = ["tokens", "calls", "free"].map(|name| policy(name, 20));
     let limiters = policies.each_ref().map(|policy| limiter(policy, store.clone()));
     let [tokens, calls, free] = &policies;
-    let left = async || {
-        let mut left = Vec::new();
-        for limiter in &limiters {
-            left.push(limiter.peek("alice").await.unwrap().remaining());
-        }
-        left
-    };
+    let [of_tokens, of_calls, of_free] = &limiters;
+    let left = async || [left(of_tokens).await, left(of_calls).await, left(of_free).await];
     let logs = [(tokens, "alice", 8), (calls, "alice", 1), (free, "alice", 0)];
-    let decision = limiters[0].check_all(logs).await.unwrap();
-    let admitted = decision.admitted().unwrap();
+    let admitted = admitted(of_tokens.check_all(logs).await.unwrap());
     assert_eq!(left().await, [12, 19, 20]);
-    assert!(limiters[0].settle_policy(admitted, "tokens", 3).await.unwrap());
+    assert!(of_tokens.settle_policy(&admitted, "tokens", 3).await.unwrap());
     assert_eq!(left().await, [17, 19, 20]);
-    assert!(!limiters[0].settle_policy(admitted, "free", 3).await.unwrap());
-    let mistyped = limiters[0].settle_policy(admitted, "token", 3).await.unwrap_err();
+    assert!(!of_tokens.settle_policy(&admitted, "free", 3).await.unwrap());
+    let mistyped = of_tokens.settle_policy(&admitted, "token", 3).await.unwrap_err();
     let message = "the request has no policy `token`: its policies are `tokens`, `calls`, `free`";
     assert_eq!((mistyped.to_string().as_str(), mistyped.retry_after()), (message, None));
     assert_eq!(left().await, [17, 19, 20]);

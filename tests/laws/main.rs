@@ -24,6 +24,11 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, Store, StoreFuture};
 use tower_sliding_window::*;
 
+/// Returns how many places alice has left.
+async fn left(limiter: &Limiter) -> u32 {
+    limiter.peek("alice").await.unwrap().remaining()
+}
+
 /// Returns a limiter that is closed when the store fails: local logs would decide in its place.
 fn limiter(policy: impl Into<PolicyHandle>, store: impl Store) -> Limiter {
     Limiter::new(policy, store).failure_policy(FailurePolicy::Closed)

@@ -9,24 +9,23 @@ test_support::on_every_store!(
     permit_outlives_an_override,
 );
 
+const LEASE: Duration = Duration::from_secs(1);
+
 fn policies(text: &str) -> Policies {
     toml::from_str(text).unwrap_or_else(|error| panic!("{error}"))
 }
 
-async fn remaining<S: Store + Clone>(policies: &Policies, name: &str, store: &S) -> u32 {
-    let limiter = limiter(policies.get(name).unwrap(), store.clone());
-    limiter.peek("alice").await.unwrap().remaining()
+async fn remaining(policies: &Policies, name: &str, store: &(impl Store + Clone)) -> u32 {
+    left(&limiter(policies.get(name).unwrap(), store.clone())).await
 }
 
 async fn reload_keeps_the_history(store: impl Store + Clone) {
     let set = policies("user = '3/1h'\nip = { quotas = '9/1h', penalty = '1/1h:1h' }");
     let user = set.get("user").unwrap();
     let limiter = limiter(&user, store.clone());
-    for _ in 0..3 {
-        assert!(limiter.check("alice").await.unwrap().is_admitted());
+    for admitted in [true, true, true, false] {
+        assert_eq!(admit(&limiter, "alice").await, admitted);
     }
-    assert!(!limiter.check("alice").await.unwrap().is_admitted());
-
     let changes = set.reload(policies("user = '5/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
     let changes: Vec<String> = changes.iter().map(ToString::to_string).collect();
     let expected =
@@ -36,16 +35,16 @@ async fn reload_keeps_the_history(store: impl Store + Clone) {
     assert_eq!(remaining(&set, "user", &store).await, 2);
     assert_eq!(remaining(&set, "vip", &store).await, 7);
     for _ in 0..2 {
-        assert!(limiter.check("alice").await.unwrap().is_admitted());
+        assert!(admit(&limiter, "alice").await);
     }
     set.reload(policies("user = '2/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
-    assert!(!limiter.check("alice").await.unwrap().is_admitted());
+    assert!(!admit(&limiter, "alice").await);
     let shorter = set.reload(policies("user = '7/60s'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
     let expected = "quotas 2/1h -> 7/60s, logs kept for 1h: other processes need keep_for 1h";
     assert_eq!(shorter[0].to_string(), format!("user: {expected}"));
     let restarted = policies("user = { quotas = '7/60s', keep_for = '1h' }");
     assert_eq!(remaining(&restarted, "user", &store).await, 2, "of one log");
-    assert!(limiter.check("alice").await.unwrap().is_admitted());
+    assert!(admit(&limiter, "alice").await);
     set.reload(policies("user = '7/1h'\nip = '9/1h'\nvip = '7/1h'")).unwrap();
     assert_eq!(remaining(&set, "user", &store).await, 1, "the log was kept for an hour");
     assert_eq!(set.reload(set.clone()).unwrap(), [], "with itself");
@@ -55,7 +54,6 @@ async fn reload_keeps_the_history(store: impl Store + Clone) {
 
 /// The request runs, whatever was decided since.
 async fn permit_outlives_other_limits_and_a_ban(store: impl Store + Clone) {
-    const LEASE: Duration = Duration::from_secs(1);
     let jobs = |limit, lease| {
         let policy = Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight();
         policy.penalty(Penalty::manual())
@@ -79,7 +77,6 @@ async fn permit_outlives_other_limits_and_a_ban(store: impl Store + Clone) {
 }
 
 async fn permit_outlives_an_override(store: impl Store + Clone) {
-    const LEASE: Duration = Duration::from_secs(1);
     let jobs = Policy::new("jobs").quota(Quota::new(1, LEASE)).in_flight();
     let (tenants, tenant) = (Overrides::new(jobs), Key::from("tenant"));
     tenants.set(&tenant, "2/1h".parse().unwrap()).unwrap();

@@ -22,20 +22,17 @@ fn layer(name: &str) -> usize {
     layer.unwrap_or_else(|| panic!("`{name}` has no layer: give it one in LAYERS"))
 }
 
-/// Returns the code of a file without its tests and their imports.
+/// Returns the code of a file without its comments, its tests and their imports.
 fn product_code(text: &str) -> String {
     let text = text.split("\nmod tests {").next().unwrap();
-    let mut lines = text.lines();
-    let mut code = String::new();
-    while let Some(line) = lines.next() {
-        if line.starts_with("#[cfg(") && line.contains("(test") {
-            lines.next();
-        } else if !line.trim_start().starts_with("//") {
-            code.push_str(line);
-            code.push('\n');
-        }
-    }
-    code
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let mut is_for_tests = false;
+    let is_kept = |line: &&str| {
+        let was_for_tests = is_for_tests;
+        is_for_tests = line.starts_with("#[cfg(") && line.contains("(test");
+        !was_for_tests && !is_for_tests
+    };
+    lines.filter(is_kept).collect::<Vec<_>>().join("\n")
 }
 
 #[test]

@@ -16,13 +16,6 @@ struct Script {
     code: String,
 }
 
-/// A line of the header such as `KEYS[1] log (ZSET): ...`, or `ARGV[2...] for each quota:`.
-struct Slot<'a> {
-    /// None for a list.
-    number: Option<usize>,
-    name: &'a str,
-}
-
 fn scripts() -> Vec<Script> {
     let folders = ["lua", "crates", "examples"];
     let paths = folders.map(|folder| files(&root().join(folder), "lua")).concat();
@@ -38,31 +31,27 @@ fn scripts() -> Vec<Script> {
 }
 
 impl Script {
-    fn documented(&self, table: &str) -> Vec<Slot<'_>> {
+    /// Returns the number, none for a list, and the name of each line of the header such as `KEYS[1] log (ZSET): ...` or
+    /// `ARGV[2...] for each quota:`.
+    fn documented(&self, table: &str) -> Vec<(Option<usize>, &str)> {
         let begin = format!("    {table}[");
         let slots = self.header.lines().filter_map(|line| line.strip_prefix(&begin));
         let slots = slots.filter_map(|slot| slot.split_once("] "));
-        slots
-            .map(|(index, text)| Slot {
-                number: index.parse().ok(),
-                name: text.split(" (").next().unwrap(),
-            })
-            .collect()
+        let name = |text: &'_ str| text.find(" (").unwrap_or(text.len());
+        slots.map(|(index, text)| (index.parse().ok(), &text[..name(text)])).collect()
     }
 
-    /// Returns the numbers with which the code reads a table, and whether it computes others.
-    fn read(&self, table: &str) -> (BTreeSet<usize>, bool) {
+    /// Returns the numbers with which the code reads a table, none for one that it computes.
+    fn read(&self, table: &str) -> BTreeSet<Option<usize>> {
         let begin = format!("{table}[");
         let reads = self.code.split(&begin).skip(1).map(|it| it.split(']').next().unwrap());
-        let indices: Vec<_> = reads.map(|index| index.parse().ok()).collect();
-        (indices.iter().copied().flatten().collect(), indices.contains(&None))
+        reads.map(|index| index.parse().ok()).collect()
     }
 
     /// Returns the names that the code binds, each with its value.
     fn locals(&self) -> impl Iterator<Item = (&str, &str)> {
-        let bindings =
-            self.code.lines().filter_map(|line| line.trim_start().strip_prefix("local "));
-        let bindings = bindings.filter_map(|line| line.split_once(" = "));
+        let lines = self.code.lines().filter_map(|line| line.trim_start().strip_prefix("local "));
+        let bindings = lines.filter_map(|line| line.split_once(" = "));
         bindings.flat_map(|(names, values)| names.split(", ").zip(values.split(", ")))
     }
 }
@@ -86,15 +75,13 @@ fn header_names_what_the_code_reads() {
     for script in scripts() {
         for table in ["KEYS", "ARGV"] {
             let slots = script.documented(table);
-            let (read, computes) = script.read(table);
-            let numbers: BTreeSet<usize> = slots.iter().filter_map(|slot| slot.number).collect();
-            assert_eq!(numbers, read, "{:?}: {table}", script.path);
-            let has_list = slots.iter().any(|slot| slot.number.is_none());
-            assert_eq!(has_list, computes, "{:?}: {table} has a list", script.path);
-            for (number, name) in slots.iter().filter_map(|slot| Some((slot.number?, slot.name))) {
+            let numbers: BTreeSet<_> = slots.iter().map(|(number, _)| *number).collect();
+            assert_eq!(numbers, script.read(table), "{:?}: {table}", script.path);
+            for (number, name) in slots.iter().filter_map(|(number, name)| Some(((*number)?, name)))
+            {
                 let access = format!("{table}[{number}]");
                 let bound = script.locals().find(|(_, value)| value.contains(&access));
-                let is_named = bound.is_none_or(|(local, _)| local == name);
+                let is_named = bound.is_none_or(|(local, _)| local == *name);
                 assert!(is_named, "{:?}: {access}", script.path);
             }
         }
@@ -105,7 +92,7 @@ fn header_names_what_the_code_reads() {
 fn header_counts_what_the_script_returns() {
     for script in scripts() {
         let slots = script.documented("REPLY");
-        let expected = slots.iter().filter(|slot| slot.number.is_some()).count();
+        let expected = slots.iter().filter(|(number, _)| number.is_some()).count();
         let arrays = script.code.lines().filter_map(|line| line.trim().strip_prefix("return {"));
         for array in arrays {
             // What is unpacked at the end is a list.

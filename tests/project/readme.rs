@@ -1,10 +1,9 @@
 //! The README has the figures of the benchmarks, and its translation has the commands, the code and the
 //! figures of the English one.
 
-const ENGLISH: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.md"));
-const CHINESE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/README.zh-CN.md"));
-
-const BENCHMARKS: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/BENCHMARKS.md"));
+const ENGLISH: &str = include_str!("../../README.md");
+const CHINESE: &str = include_str!("../../README.zh-CN.md");
+const BENCHMARKS: &str = include_str!("../../BENCHMARKS.md");
 
 /// Returns the cells of each row of all tables.
 fn rows(text: &str) -> Vec<Vec<&str>> {
@@ -24,8 +23,8 @@ fn prose(text: &str) -> String {
 
 /// Returns each text between backticks outside of the blocks, sorted: a translation may move it.
 fn code(text: &str) -> Vec<String> {
-    let mut code: Vec<String> =
-        prose(text).split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    let prose = prose(text);
+    let mut code: Vec<_> = prose.split('`').skip(1).step_by(2).map(str::to_owned).collect();
     code.sort_unstable();
     code
 }
@@ -68,15 +67,14 @@ fn measured_figures_are_those_of_the_benchmarks() {
 
 #[test]
 fn sales_are_those_of_the_flagship() {
-    let flagship = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/seckill/README.md"));
-    let sales = rows(flagship);
+    let sales = rows(include_str!("../../examples/seckill/README.md"));
     let block = blocks(ENGLISH).into_iter().find(|it| it.contains("bots' share"));
     let lines: Vec<&str> = block.expect("the sales").lines().skip(2).collect();
     assert!(lines.len() >= 3, "{lines:?}");
     for line in lines {
-        let cells: Vec<&str> =
-            line.split("  ").map(str::trim).filter(|it| !it.is_empty()).collect();
-        let [sale, addresses, stock, entries, sold, turned_away] = cells[..] else {
+        let cells = line.split("  ").map(str::trim).filter(|it| !it.is_empty());
+        let [sale, addresses, stock, entries, sold, turned_away] = cells.collect::<Vec<_>>()[..]
+        else {
             panic!("{line}")
         };
         let row = [sale, "one-shot", addresses, "0 %", stock, entries, sold, turned_away];
