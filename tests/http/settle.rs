@@ -184,7 +184,7 @@ async fn end_of_the_body_has_the_last_word() {
 /// The end of the stream arrives between two polls, as that of a `hyper::body::Incoming` over HTTP/2 may.
 struct Relayed {
     data: Option<Bytes>,
-    has_ended: Arc<AtomicBool>,
+    ends: Instant,
 }
 
 impl Body for Relayed {
@@ -195,31 +195,25 @@ impl Body for Relayed {
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match self.data.take() {
-            Some(data) => Poll::Ready(Some(Ok(Frame::data(data)))),
-            None if self.has_ended.load(Ordering::SeqCst) => Poll::Ready(None),
-            None => Poll::Pending,
-        }
+        Poll::Ready(self.data.take().map(|data| Ok(Frame::data(data))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.data.is_none() && self.has_ended.load(Ordering::SeqCst)
+        self.data.is_none() && self.ends <= Instant::now()
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn end_between_two_polls_is_an_end() {
-    let has_ended = Arc::<AtomicBool>::default();
-    let (data, ended) = (Bytes::from_static(b"0123456789"), has_ended.clone());
     let store = MemoryStore::new();
     let whole = |end: ResponseEnd<'_>| if end.is_complete { sent(end) } else { None };
-    let service = layer(store.clone()).settle_from_body(0, whole).layer(service_fn(move |_| {
-        let body = Relayed { data: Some(data.clone()), has_ended: ended.clone() };
-        async { Ok::<_, Infallible>(Response::new(body)) }
+    let service = layer(store.clone()).settle_from_body(0, whole).layer(service_fn(async |_| {
+        let ends = Instant::now() + Duration::from_secs(1);
+        Ok::<_, Infallible>(Response::new(Relayed { data: Some("0123456789".into()), ends }))
     }));
     let mut body = call(&service, from_user("alice")).await.into_body();
     body.frame().await.unwrap().unwrap();
-    has_ended.store(true, Ordering::SeqCst);
+    sleep(Duration::from_secs(1)).await;
     // As hyper does after each frame.
     if !body.is_end_stream() {
         assert!(body.frame().await.is_none());
