@@ -2,48 +2,65 @@
 
 use crate::*;
 
-const HOUR: Duration = Duration::from_secs(3600);
-
-fn policy() -> Policy {
-    user(50).penalty("3/10m:1h".parse().unwrap())
+fn policy() -> PolicyHandle {
+    strict(user(50), "3/10m:1h")
 }
 
-/// A process: what it decides with, and what it bans with.
-fn process(store: &RedisStore) -> (Limiter, Bans) {
-    (limiter(policy(), store), Bans::new(policy(), store.clone()))
+/// A server and two processes: what each decides with, and what it bans with.
+struct Two {
+    redis: Redis,
+    ours: Limiter,
+    our_bans: Bans,
+    theirs: Limiter,
+    their_bans: Bans,
 }
 
-/// A server, this process, and what another process bans with.
-async fn start() -> (Redis, Limiter, Bans, Bans) {
-    let redis = Redis::start().await;
-    let (ours, our_bans) = process(&store(redis.url()).await);
-    let (_, their_bans) = process(&store(redis.url()).await);
-    (redis, ours, our_bans, their_bans)
+impl Two {
+    async fn start() -> Self {
+        Self::on(Redis::start().await).await
+    }
+
+    async fn on(redis: Redis) -> Self {
+        let our_store = store(redis.url()).await;
+        Self::with(our_store, redis).await
+    }
+
+    async fn with(our_store: RedisStore, redis: Redis) -> Self {
+        let (ours, our_bans) = (limiter(policy(), &our_store), Bans::new(policy(), our_store));
+        let store = store(redis.url()).await;
+        let (theirs, their_bans) = (limiter(policy(), &store), Bans::new(policy(), store));
+        Self { redis, ours, our_bans, theirs, their_bans }
+    }
 }
 
-async fn banned_for(limiter: &Limiter, key: &str) -> Option<Duration> {
-    limiter.check(key).await.unwrap().usage().banned_for()
+/// Bans a key for an hour, of which a process learns.
+async fn ban(key: &str, bans: &Bans, process: &Limiter) {
+    bans.impose(key, HOUR, "spam").await.unwrap();
+    assert!(!admit(process, key).await, "and so it is known here");
+}
+
+/// Lets what is kept for a second be forgotten, and the next check look for a loss.
+async fn a_second() {
+    sleep(Duration::from_millis(1_100)).await;
 }
 
 /// What is known of bans holds in an outage, whatever a policy without a penalty admits meanwhile.
 #[tokio::test]
 async fn ban_holds_in_an_outage_unless_it_was_lifted() {
-    let mut redis = Redis::start().await;
-    let our_store = store(redis.url()).await;
-    let (ours, our_bans) = process(&our_store);
-    let (_, their_bans) = process(&store(redis.url()).await);
+    let redis = Redis::start().await;
+    let store = store(redis.url()).await;
+    let two = Two::with(store.clone(), redis).await;
+    let Two { mut redis, ours, our_bans, their_bans, .. } = two;
     for (bans, banned, lifted) in [(&our_bans, "mallory", "eve"), (&their_bans, "trudy", "oscar")] {
-        for user in [banned, lifted] {
-            bans.impose(user, HOUR, "by hand").await.unwrap();
-            assert!(!admit(&ours, user).await, "and so it is known here");
-        }
+        ban(banned, bans, &ours).await;
+        ban(lifted, bans, &ours).await;
         bans.lift(lifted).await.unwrap();
     }
     assert!(admit(&ours, "oscar").await, "and so it is known here");
     our_bans.impose("peggy", Duration::from_secs(2), "for a while").await.unwrap();
     // A policy without a penalty says nothing about bans.
     our_bans.impose("victor", HOUR, "sells accounts").await.unwrap();
-    assert!(admit(&Limiter::new(user(50), our_store), "victor").await);
+    assert!(admit(&limiter(user(50), &store), "victor").await);
     redis.kill();
     for user in ["mallory", "trudy", "victor"] {
         assert!(!admit(&ours, user).await, "{user}");
@@ -63,12 +80,8 @@ async fn ban_holds_in_an_outage_unless_it_was_lifted() {
 async fn outage_leaves_the_bans_that_it_should() {
     let redis = Redis::start().await;
     let far = Far::from(&redis).await;
-    let (ours, _) = process(&far.store);
-    let (_, their_bans) = process(&store(redis.url()).await);
-    their_bans.impose("mallory", HOUR, "by mistake").await.unwrap();
-    assert!(!admit(&ours, "mallory").await, "and so it is known here");
-    let strict =
-        |policy: Policy, penalty: &str| PolicyHandle::new(policy.penalty(penalty.parse().unwrap()));
+    let two = Two::with(far.store.clone(), redis).await;
+    ban("mallory", &two.their_bans, &two.ours).await;
     let brief = Policy::new("brief").quota(Quota::new(1, Duration::from_secs(1)));
     let jobs = Policy::new("jobs").quota(Quota::new(1, Duration::from_millis(1_500))).in_flight();
     let shared = Policy::new("shared").quota(Quota::per_hour(10));
@@ -80,15 +93,15 @@ async fn outage_leaves_the_bans_that_it_should() {
     let permit = runs.acquire("mallory", Duration::ZERO).await.unwrap();
 
     far.cut().await;
-    assert!(!admit(&ours, "mallory").await);
-    their_bans.lift("mallory").await.unwrap();
+    assert!(!admit(&two.ours, "mallory").await);
+    two.their_bans.lift("mallory").await.unwrap();
     for admitted in [true, true, false] {
         assert_eq!(admit(&shares, "alice").await, admitted);
     }
     // The request in flight renews its place, whatever its key is banned for.
     sleep(Duration::from_millis(700)).await;
     let denied = runs.check("mallory").await.unwrap();
-    assert_eq!(denied.decided_by(), DecidedBy::LocalLog);
+    assert_eq!(verdict(&denied), (false, HERE));
     assert!(denied.usage().banned_for().is_some());
     // At the end: a ban that is over is not written.
     assert!(admit(&levels, "mallory").await);
@@ -96,17 +109,16 @@ async fn outage_leaves_the_bans_that_it_should() {
     assert!(brief.is_some_and(|left| left <= Duration::from_secs(2)));
 
     far.mend().await;
-    assert!(admit(&ours, "mallory").await, "it was lifted");
-    assert!(their_bans.get("mallory").await.unwrap().is_none());
+    assert!(admit(&two.ours, "mallory").await, "it was lifted");
+    assert!(two.their_bans.get("mallory").await.unwrap().is_none());
     let third = shares.check("alice").await.unwrap();
-    assert_eq!(third.decided_by(), DecidedBy::Store);
-    assert!(third.is_admitted(), "the third of ten: {:?}", third.usage().banned_for());
+    assert_eq!(verdict(&third), (true, REDIS), "the third of ten: {third:?}");
     sleep(Duration::from_millis(700)).await;
-    let of_jobs = Bans::new(&policies[2], redis.store().await);
+    let of_jobs = Bans::new(&policies[2], two.redis.store().await);
     assert!(of_jobs.get("mallory").await.unwrap().is_some(), "Redis knows the ban");
     permit.release().await;
     assert!(!admit(&runs, "mallory").await, "banned for an hour");
-    let is_known = async || redis.keys().await.iter().any(|key| key.ends_with(":brief:ban"));
+    let is_known = async || two.redis.keys().await.iter().any(|key| key.ends_with(":brief:ban"));
     eventually("the ban is written", is_known).await;
     sleep(Duration::from_millis(2_100)).await;
     assert!(admit(&levels, "mallory").await);
@@ -118,16 +130,14 @@ async fn outage_leaves_the_bans_that_it_should() {
 /// more to be sure.
 #[tokio::test]
 async fn ban_shortened_or_lifted_elsewhere_stays_so() {
-    let mut redis = Redis::start_durable().await;
-    let (ours, our_bans) = process(&store(redis.url()).await);
-    let (theirs, their_bans) = process(&store(redis.url()).await);
+    let two = Two::on(Redis::start_durable().await).await;
+    let Two { mut redis, ours, our_bans, theirs, their_bans } = two;
     our_bans.impose("oscar", HOUR, "by mistake").await.unwrap();
     for was_there in [true, false] {
         assert_eq!(their_bans.lift("oscar").await.unwrap(), was_there);
     }
     for user in ["mallory", "trudy"] {
-        their_bans.impose(user, HOUR, "by mistake").await.unwrap();
-        assert!(!admit(&ours, user).await, "and so it is known here");
+        ban(user, &their_bans, &ours).await;
         their_bans.lift(user).await.unwrap();
     }
     their_bans.impose("mallory", HOUR / 2, "as it should be").await.unwrap();
@@ -137,7 +147,7 @@ async fn ban_shortened_or_lifted_elsewhere_stays_so() {
     let is_short = async || banned_for(&ours, "mallory").await.is_some_and(|it| it <= HOUR / 2);
     assert!(is_short().await);
     assert_eq!(banned_for(&ours, "trudy").await, None, "full, and not banned");
-    sleep(Duration::from_millis(1_100)).await;
+    a_second().await;
     redis.restart().await;
     until_redis_decides(&ours).await;
     assert!(is_short().await, "after a restart");
@@ -151,35 +161,36 @@ async fn ban_shortened_or_lifted_elsewhere_stays_so() {
 /// written once after a loss, and not again for each request.
 #[tokio::test]
 async fn ban_outlives_the_memory_of_redis() {
-    let mut redis = Redis::start().await;
-    let (limiter, bans) = process(&RedisStore::connect(redis.url()).await.unwrap());
+    let redis = Redis::start().await;
+    let ours = RedisStore::connect(redis.url()).await.unwrap();
+    let Two { mut redis, ours, our_bans, their_bans, .. } = Two::with(ours, redis).await;
     for _ in 0..20 {
-        assert!(admit(&limiter, "mallory").await);
+        assert!(admit(&ours, "mallory").await);
     }
-    bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
-    assert!(!admit(&limiter, "mallory").await);
+    ban("mallory", &our_bans, &ours).await;
     for _ in 0..2 {
         redis.restart().await;
-        until_redis_decides(&limiter).await;
-        let again = bans.impose_if_longer("mallory", HOUR, "sells accounts").await.unwrap();
+        until_redis_decides(&ours).await;
+        let again = our_bans.impose_if_longer("mallory", HOUR, "spam").await.unwrap();
         assert!(!again.is_new, "it stands");
     }
     redis.restart().await;
-    until_redis_decides(&limiter).await;
+    until_redis_decides(&ours).await;
     // What was known from before is forgotten.
-    sleep(Duration::from_millis(1_100)).await;
+    a_second().await;
     let calls = async || redis.call_count("evalsha").await + redis.call_count("eval").await;
     let (before, began) = (calls().await, Instant::now());
     for _ in 0..100 {
-        assert!(banned_for(&limiter, "mallory").await.is_some_and(|left| left > HOUR * 9 / 10));
+        assert!(banned_for(&ours, "mallory").await.is_some_and(|left| left > HOUR * 9 / 10));
     }
     let (made, took) = (calls().await - before, began.elapsed());
     assert!(made <= 5 + 3 * took.as_secs(), "{made} calls in {took:?}");
-    let (_, their_bans) = process(&store(redis.url()).await);
+    eventually("the other process finds Redis", async || their_bans.get("mallory").await.is_ok())
+        .await;
     assert!(their_bans.get("mallory").await.unwrap().is_some(), "Redis knows the ban");
     redis.restart().await;
-    until_redis_decides(&limiter).await;
-    assert!(bans.get("mallory").await.unwrap().is_some(), "as a check would say");
+    until_redis_decides(&ours).await;
+    assert!(our_bans.get("mallory").await.unwrap().is_some(), "as a check would say");
 }
 
 /// A check is admitted, and its reply waits to be read. Meanwhile this process bans the key by hand, or another of its checks
@@ -189,7 +200,7 @@ async fn ban_outlives_an_earlier_admission() {
     for how in ["by hand", "by strikes", "in an outage"] {
         let mut redis = Redis::start().await;
         let policy = Policy::new("user").quota(Quota::new(2, Duration::from_secs(1)));
-        let policy = PolicyHandle::new(policy.penalty("1/10m:1h".parse().unwrap()));
+        let policy = strict(policy, "1/10m:1h");
         let store = store(redis.url()).await;
         let (limiter, bans) = (limiter(&policy, &store), Bans::new(&policy, store));
         let mut early = task::spawn(limiter.check("mallory"));
@@ -207,7 +218,7 @@ async fn ban_outlives_an_earlier_admission() {
             }
         }
         // Until the log has room, so that the admission stands.
-        sleep(Duration::from_millis(1_100)).await;
+        a_second().await;
         assert!(early.await.unwrap().is_admitted(), "before the ban {how}");
         redis.kill();
         assert!(!admit(&limiter, "mallory").await, "banned for an hour {how}");
@@ -217,11 +228,9 @@ async fn ban_outlives_an_earlier_admission() {
 /// A settlement in the other log of the check frees places there, and says nothing of the ban.
 #[tokio::test]
 async fn ban_is_noted_beside_a_settlement_in_another_log() {
-    let mut redis = Redis::start().await;
-    let process = Far::from(&redis).await;
-    let user = PolicyHandle::new(user(9).penalty("3/10m:1h".parse().unwrap()));
+    let user = strict(user(9), "3/10m:1h");
+    let (mut redis, process, limiter) = far(&user).await;
     let all = PolicyHandle::new(Policy::new("all").quota(Quota::per_hour(9)).budget());
-    let limiter = Limiter::new(&user, process.store.clone());
     let other = limiter.check_all([(&all, "all")]).await.unwrap();
     let theirs = Bans::new(&user, redis.store().await);
     theirs.impose("mallory", HOUR, "spam").await.unwrap();
@@ -240,16 +249,14 @@ async fn ban_is_noted_beside_a_settlement_in_another_log() {
 /// Redis has lost a ban and admits a request before the process knows of the loss.
 #[tokio::test]
 async fn ban_stands_for_a_request_that_redis_admits_after_a_loss() {
-    let (redis, limiter, bans, _) = start().await;
-    bans.impose("alice", HOUR, "spam").await.unwrap();
+    let Two { redis, ours, our_bans, .. } = Two::start().await;
+    our_bans.impose("alice", HOUR, "spam").await.unwrap();
     redis.run::<()>(&["FLUSHALL"]).await;
     // Redis counts it before the loss is noticed, and its reply is read later.
-    let mut early = task::spawn(limiter.check("alice"));
-    assert_pending!(early.poll());
-    redis.has_entries(LOG, 1).await;
-    notice_a_flush(&redis, &limiter).await;
+    let early = unread_check(&redis, &ours, 1).await;
+    notice_a_flush(&redis, &ours).await;
     let early = early.await.unwrap().is_admitted();
-    assert_eq!([early, admit(&limiter, "alice").await], [false, false]);
+    assert_eq!([early, admit(&ours, "alice").await], [false, false]);
 }
 
 /// Redis lifts a ban, and its reply is lost. A repetition would find none.
@@ -266,11 +273,9 @@ async fn lost_reply_to_a_lift_denies_no_ban() {
 /// A key is banned in an outage, and its quota then gets a longer window: another log, and the same ban.
 #[tokio::test]
 async fn ban_in_an_outage_outlives_a_longer_window() {
-    let redis = Redis::start().await;
-    let far = Far::from(&redis).await;
     let policy = Policy::new("user").quota(Quota::new(1, Duration::from_secs(1)));
-    let policy = PolicyHandle::new(policy.penalty("1/10m:1h".parse().unwrap()));
-    let limiter = limiter(&policy, &far.store);
+    let policy = strict(policy, "1/10m:1h");
+    let (_redis, far, limiter) = far(&policy).await;
     far.cut().await;
     assert!(admit(&limiter, "mallory").await);
     assert!(banned_for(&limiter, "mallory").await.is_some());
@@ -279,15 +284,12 @@ async fn ban_in_an_outage_outlives_a_longer_window() {
     // By now the process looks for Redis every half second.
     sleep(Duration::from_millis(1_500)).await;
     far.proxy.set(Fault::None);
-    let decision = loop {
+    eventually("Redis decides", async || {
         let decision = limiter.check("mallory").await.unwrap();
-        if decision.decided_by() == DecidedBy::Store {
-            break decision;
-        }
-        assert!(!decision.is_admitted(), "before Redis decides");
-        sleep(Duration::from_millis(1)).await;
-    };
-    assert!(!decision.is_admitted(), "banned for an hour");
+        assert!(!decision.is_admitted(), "banned for an hour");
+        decision.decided_by() == REDIS
+    })
+    .await;
 }
 
 /// Redis restarts, with or without its data. A process that has only met the ban does not know why and for how long it was
@@ -295,10 +297,8 @@ async fn ban_in_an_outage_outlives_a_longer_window() {
 #[tokio::test]
 async fn ban_of_another_process_is_the_same_after_a_restart() {
     for is_durable in [true, false] {
-        let mut redis =
-            if is_durable { Redis::start_durable().await } else { Redis::start().await };
-        let (ours, _) = process(&store(redis.url()).await);
-        let (theirs, their_bans) = process(&store(redis.url()).await);
+        let redis = if is_durable { Redis::start_durable().await } else { Redis::start().await };
+        let Two { mut redis, ours, theirs, their_bans, .. } = Two::on(redis).await;
         their_bans.impose("mallory", HOUR, "sells accounts").await.unwrap();
         sleep(Duration::from_millis(100)).await;
         assert!(!admit(&ours, "mallory").await && !admit(&theirs, "mallory").await);
@@ -319,28 +319,26 @@ async fn ban_of_another_process_is_the_same_after_a_restart() {
 #[tokio::test]
 async fn ban_outlives_a_flush() {
     for (peeks, has_looked) in [(false, false), (true, false), (false, true)] {
-        let (redis, limiter, bans, their_bans) = start().await;
-        assert!(admit(&limiter, "mallory").await);
-        for (bans, user) in [(bans, "mallory"), (their_bans, "trudy")] {
-            bans.impose(user, HOUR, "spam").await.unwrap();
-            assert!(!admit(&limiter, user).await, "and so it is known here");
-        }
-        sleep(Duration::from_millis(1_200)).await;
+        let Two { redis, ours, our_bans, their_bans, .. } = Two::start().await;
+        assert!(admit(&ours, "mallory").await);
+        ban("mallory", &our_bans, &ours).await;
+        ban("trudy", &their_bans, &ours).await;
+        a_second().await;
         if has_looked {
             // The next look is a second later. What is checked until then finds no ban.
-            assert!(admit(&limiter, "bob").await);
+            assert!(admit(&ours, "bob").await);
             sleep(Duration::from_millis(200)).await;
         }
         redis.run::<()>(&["FLUSHALL"]).await;
         for user in ["mallory", "trudy"] {
             match peeks {
-                true => drop(limiter.peek(user).await.unwrap()),
-                false => drop(limiter.check(user).await.unwrap()),
+                true => drop(ours.peek(user).await.unwrap()),
+                false => drop(ours.check(user).await.unwrap()),
             }
         }
-        assert!(admit(&limiter, "alice").await);
+        assert!(admit(&ours, "alice").await);
         for user in ["mallory", "trudy"] {
-            let is_banned = async || banned_for(&limiter, user).await.is_some();
+            let is_banned = async || banned_for(&ours, user).await.is_some();
             eventually("it is known again", is_banned).await;
         }
     }
@@ -349,23 +347,23 @@ async fn ban_outlives_a_flush() {
 /// Redis is flushed, and before this process has noticed another one lifts a ban, and imposes one for less.
 #[tokio::test]
 async fn ban_outlives_a_flush_unless_it_was_lifted_since() {
-    let (redis, limiter, bans, their_bans) = start().await;
+    let Two { redis, ours, our_bans, their_bans, .. } = Two::start().await;
     for user in ["mallory", "oscar"] {
-        bans.impose(user, HOUR, "spam").await.unwrap();
+        our_bans.impose(user, HOUR, "spam").await.unwrap();
     }
-    sleep(Duration::from_millis(1_200)).await;
+    a_second().await;
     // The next look is a second later.
-    assert!(admit(&limiter, "bob").await);
+    assert!(admit(&ours, "bob").await);
     redis.run::<()>(&["FLUSHALL"]).await;
     assert!(!their_bans.lift("oscar").await.unwrap());
     their_bans.impose("mallory", Duration::from_secs(60), "spam").await.unwrap();
-    assert!(!admit(&limiter, "mallory").await);
-    notice_a_loss(&limiter).await;
-    let left = banned_for(&limiter, "mallory").await;
+    assert!(!admit(&ours, "mallory").await);
+    notice_a_loss(&ours).await;
+    let left = banned_for(&ours, "mallory").await;
     assert!(left.is_some_and(|left| left > HOUR / 2), "banned for an hour: {left:?}");
     for _ in 0..2 {
-        assert!(admit(&limiter, "oscar").await, "it was lifted");
-        sleep(Duration::from_millis(1_100)).await;
+        assert!(admit(&ours, "oscar").await, "it was lifted");
+        a_second().await;
     }
 }
 
@@ -373,15 +371,13 @@ async fn ban_outlives_a_flush_unless_it_was_lifted_since() {
 /// all the same.
 #[tokio::test]
 async fn ban_beside_a_lifted_one_is_known_if_the_look_fails() {
-    let redis = Redis::start().await;
-    let far = Far::from(&redis).await;
-    let (user, ip) = (policy(), Policy::new("ip").quota(Quota::per_hour(50)));
-    let (user, ip) = (PolicyHandle::new(user), PolicyHandle::new(ip.penalty(Penalty::manual())));
-    let limiter = Limiter::new(&user, far.store.clone());
-    let theirs = store(redis.url()).await;
+    let user = policy();
+    let (redis, far, limiter) = far(&user).await;
+    let ip = Policy::new("ip").quota(Quota::per_hour(50)).penalty(Penalty::manual());
+    let (ip, theirs) = (PolicyHandle::new(ip), store(redis.url()).await);
     let (users, ips) = (Bans::new(&user, theirs.clone()), Bans::new(&ip, theirs));
     users.impose("mallory", HOUR, "by mistake").await.unwrap();
-    sleep(Duration::from_millis(1_100)).await;
+    a_second().await;
     // The next look is a second later.
     assert!(!admit(&limiter, "mallory").await, "and so it is known here");
     users.lift("mallory").await.unwrap();
@@ -396,59 +392,56 @@ async fn ban_beside_a_lifted_one_is_known_if_the_look_fails() {
 /// The process may not read the mark by which a loss is known.
 #[tokio::test]
 async fn ban_lifted_elsewhere_is_over_for_a_user_of_few_rights() {
-    let mut redis = Redis::start().await;
-    let (_, their_bans) = process(&store(redis.url()).await);
+    let redis = Redis::start().await;
     redis.run::<()>(&["ACL", "SETUSER", "few", "on", ">secret", "~*", "+@all", "-getex"]).await;
-    let (limiter, _) =
-        process(&store(redis.url().replace("redis://", "redis://few:secret@")).await);
-    their_bans.impose("mallory", HOUR, "by mistake").await.unwrap();
-    assert!(!admit(&limiter, "mallory").await, "and so it is known here");
+    let few = store(redis.url().replace("redis://", "redis://few:secret@")).await;
+    let Two { mut redis, ours, their_bans, .. } = Two::with(few, redis).await;
+    ban("mallory", &their_bans, &ours).await;
     their_bans.lift("mallory").await.unwrap();
     let (looks, began) = (redis.call_count("set").await, Instant::now());
     for _ in 0..20 {
-        assert!(admit(&limiter, "mallory").await);
+        assert!(admit(&ours, "mallory").await);
     }
     let (made, took) = (redis.call_count("set").await - looks, began.elapsed());
     assert!(made <= 2 + took.as_secs(), "{made} looks in {took:?}");
     redis.kill();
-    assert!(admit(&limiter, "mallory").await);
+    assert!(admit(&ours, "mallory").await);
 }
 
 /// The reply to who meets a ban is read after Redis has lost it.
 #[tokio::test]
 async fn ban_that_is_lost_before_its_reply_is_read_is_written_back() {
-    let (redis, limiter, _, their_bans) = start().await;
-    assert!(admit(&limiter, "alice").await);
+    let Two { redis, ours, their_bans, .. } = Two::start().await;
+    assert!(admit(&ours, "alice").await);
     their_bans.impose("mallory", HOUR, "spam").await.unwrap();
     let looks = redis.call_count("hmget").await;
-    let mut late = task::spawn(admit(&limiter, "mallory"));
+    let mut late = task::spawn(admit(&ours, "mallory"));
     assert_pending!(late.poll());
     eventually("Redis has denied", async || redis.call_count("hmget").await > looks).await;
     redis.run::<()>(&["FLUSHALL"]).await;
-    notice_a_flush(&redis, &limiter).await;
+    notice_a_flush(&redis, &ours).await;
     assert!(!late.await);
     let is_written = async || redis.run::<i64>(&["EXISTS", "tsw:{=mallory}:user:ban"]).await == 1;
     eventually("Redis has it", is_written).await;
-    assert!(!admit(&limiter, "mallory").await);
+    assert!(!admit(&ours, "mallory").await);
 }
 
 /// Redis has lost a ban that made an earlier one longer: the master had not sent it to the replica.
 #[tokio::test]
 async fn longer_ban_outlives_a_loss_that_leaves_the_shorter_one() {
-    let (redis, limiter, bans, _) = start().await;
-    assert!(admit(&limiter, "mallory").await);
+    let Two { redis, ours, our_bans, .. } = Two::start().await;
+    assert!(admit(&ours, "mallory").await);
     let record = "tsw:{=mallory}:user:ban";
-    bans.impose("mallory", Duration::from_secs(10), "spam").await.unwrap();
+    our_bans.impose("mallory", Duration::from_secs(10), "spam").await.unwrap();
     let until: String = redis.run(&["HGET", record, "until"]).await;
-    bans.impose("mallory", HOUR, "spam again").await.unwrap();
-    assert!(!admit(&limiter, "mallory").await);
-    sleep(Duration::from_millis(1_100)).await;
+    ban("mallory", &our_bans, &ours).await;
+    a_second().await;
     redis.run::<i64>(&["HSET", record, "until", &until]).await;
     redis.run::<i64>(&["DEL", "tsw:mark"]).await;
     for _ in 0..3 {
-        assert!(!admit(&limiter, "mallory").await);
-        sleep(Duration::from_millis(1_100)).await;
+        assert!(!admit(&ours, "mallory").await);
+        a_second().await;
     }
-    let left = banned_for(&limiter, "mallory").await;
+    let left = banned_for(&ours, "mallory").await;
     assert!(left.is_some_and(|left| left > HOUR / 2), "banned for an hour: {left:?}");
 }

@@ -3,14 +3,13 @@
 use crate::*;
 
 const VALUES: &str = "tsw:{=address}:accounts:1h:distinct";
-const HOUR: Duration = Duration::from_secs(3_600);
 
-fn accounts(store: RedisStore) -> Limiter {
-    Limiter::new(Policy::new("accounts").quota(Quota::new(2, HOUR)).distinct(), store)
+fn accounts(store: &RedisStore) -> Limiter {
+    limiter(Policy::new("accounts").quota(Quota::per_hour(2)).distinct(), store)
 }
 
-fn jobs(limit: u32, lease: Duration, store: RedisStore) -> Limiter {
-    Limiter::new(Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight(), store)
+fn jobs(limit: u32, lease: Duration, store: &RedisStore) -> Limiter {
+    limiter(Policy::new("jobs").quota(Quota::new(limit, lease)).in_flight(), store)
 }
 
 async fn is_admitted(limiter: &Limiter, value: &str) -> bool {
@@ -26,14 +25,14 @@ async fn seen(redis: &Redis) -> Vec<(Vec<u8>, f64)> {
 #[tokio::test]
 async fn value_that_is_denied_after_a_loss_was_not_seen() {
     let mut redis = Redis::start().await;
-    let limiter = accounts(redis.store_without_deny_cache().await);
+    let limiter = accounts(&redis.store_without_deny_cache().await);
     assert!(is_admitted(&limiter, "alice").await && is_admitted(&limiter, "bob").await);
     redis.restart().await;
     assert!(!is_admitted(&limiter, "carol").await);
     redis.has_entries(VALUES, 2).await;
     assert!(is_admitted(&limiter, "alice").await, "carol took no place");
     redis.restart().await;
-    assert_eq!(limiter.peek("address").await.unwrap().remaining(), 0);
+    assert_eq!(left(&limiter, "address").await, 0);
 }
 
 /// The process that saw the value earlier writes first, and after another loss last.
@@ -41,18 +40,16 @@ async fn value_that_is_denied_after_a_loss_was_not_seen() {
 async fn latest_sight_of_two_processes_survives_a_loss() {
     const BETWEEN_US: f64 = 600_000.0;
     let mut redis = Redis::start().await;
-    let (one, two) =
-        (redis.store_without_deny_cache().await, redis.store_without_deny_cache().await);
-    let probes = [&one, &two].map(probe);
-    let (one, two) = (accounts(one), accounts(two));
+    let stores = [redis.store_without_deny_cache().await, redis.store_without_deny_cache().await];
+    let [one, two] = stores.each_ref().map(accounts);
     assert!(is_admitted(&one, "alice").await);
     sleep(Duration::from_micros(BETWEEN_US as u64)).await;
     assert!(is_admitted(&two, "alice").await);
     let before = seen(&redis).await[0].1;
     redis.restart().await;
     let redis_decides = async || {
-        for probe in &probes {
-            until_redis_decides(probe).await;
+        for store in &stores {
+            until_redis_decides(&probe(store)).await;
         }
     };
     redis_decides().await;
@@ -76,8 +73,8 @@ async fn lost_renewal_keeps_its_place() {
     for on_failure in [FailurePolicy::Closed, FailurePolicy::default()] {
         let redis = Redis::start().await;
         let process = Far::from(&redis).await;
-        let far = jobs(1, LEASE, process.store.clone()).failure_policy(on_failure);
-        let near = jobs(1, LEASE, redis.store_without_deny_cache().await);
+        let far = jobs(1, LEASE, &process.store).failure_policy(on_failure);
+        let near = jobs(1, LEASE, &redis.store_without_deny_cache().await);
         let _permit = far.acquire("tenant", Duration::ZERO).await.unwrap();
         process.proxy.drop_replies_to("tenant", 2);
         eventually("a renewal is lost", async || process.proxy.dropped() == 2).await;
@@ -103,7 +100,7 @@ async fn processes_that_die_leave_their_places_for_one_lease() {
             let (url, running) = (redis.url(), Arc::downgrade(&running));
             let (highest, done) = (highest.clone(), done.clone());
             process.spawn(async move {
-                let limiter = jobs(LIMIT, LEASE, patient().connect(url).await.unwrap());
+                let limiter = jobs(LIMIT, LEASE, &patient_store(url).await);
                 let mut random = Rng::with_seed(seed);
                 loop {
                     let permit = limiter.acquire("tenant", HOUR).await.unwrap();
@@ -130,7 +127,7 @@ async fn processes_that_die_leave_their_places_for_one_lease() {
     eventually("the others go on", async || done.load(Ordering::SeqCst) > before + 8).await;
     assert_eq!(highest.load(Ordering::SeqCst), LIMIT as usize, "all places are used, and no more");
     processes.into_iter().for_each(Runtime::shutdown_background);
-    let limiter = jobs(LIMIT, LEASE, redis.store().await);
+    let limiter = jobs(LIMIT, LEASE, &redis.store().await);
     let died = Instant::now();
     let mut permits = Vec::new();
     for _ in 0..LIMIT {

@@ -24,7 +24,6 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use fastrand::Rng;
-use test_support::fault::TIMEOUT_ONCE;
 use test_support::load::{LIMIT, Load, Responses, USERS, WINDOW, user_policy};
 use test_support::proxy::{Fault, Proxy};
 use test_support::recorder::RecordedMetrics;
@@ -33,7 +32,7 @@ use test_support::warnings::Warnings;
 use test_support::*;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, service_fn};
@@ -43,35 +42,70 @@ use uuid::Uuid;
 
 /// The log of [`user`] and the key `alice`.
 const LOG: &str = "tsw:{=alice}:user:1h";
+const HOUR: Duration = Duration::from_secs(3_600);
+const REDIS: DecidedBy = DecidedBy::Store;
+/// The logs of this process decide.
+const HERE: DecidedBy = DecidedBy::LocalLog;
 
 fn user(limit: u32) -> Policy {
     Policy::new("user").quota(Quota::per_hour(limit))
+}
+
+/// A policy whose denials bring bans, such as `3/10m:1h`.
+fn strict(policy: Policy, penalty: &str) -> PolicyHandle {
+    policy.penalty(penalty.parse().unwrap()).into()
 }
 
 fn limiter(policy: impl Into<PolicyHandle>, store: &(impl Store + Clone)) -> Limiter {
     Limiter::new(policy, store.clone())
 }
 
-/// A store without the deny cache: a denial that is remembered for a second would hide what Redis says.
+/// Without the deny cache: a denial that is remembered for a second would hide what Redis says.
+fn uncached() -> RedisStoreBuilder {
+    RedisStore::builder().deny_cache(false)
+}
+
 async fn store<T>(servers: T) -> RedisStore
 where
     T: TryInto<RedisServers>,
     StoreError: From<T::Error>,
 {
-    RedisStore::builder().deny_cache(false).connect(servers).await.unwrap()
+    uncached().connect(servers).await.unwrap()
+}
+
+async fn decided_by(limiter: &Limiter, key: &str) -> DecidedBy {
+    limiter.check(key).await.unwrap().decided_by()
+}
+
+/// Whether a request is admitted, and what has decided that.
+fn verdict(decision: &Decision) -> (bool, DecidedBy) {
+    (decision.is_admitted(), decision.decided_by())
+}
+
+async fn banned_for(limiter: &Limiter, key: &str) -> Option<Duration> {
+    limiter.check(key).await.unwrap().usage().banned_for()
+}
+
+async fn left(limiter: &Limiter, key: &str) -> u32 {
+    limiter.peek(key).await.unwrap().remaining()
 }
 
 /// Checks new keys until Redis decides about them, or until the process does.
-async fn until_decided_by(decided_by: DecidedBy, limiter: &Limiter) {
-    eventually(&format!("decided by {decided_by:?}"), async || {
+async fn until_decided_by(by: DecidedBy, limiter: &Limiter) {
+    eventually(&format!("decided by {by:?}"), async || {
         let key = Uuid::new_v4().to_string();
-        limiter.check(key).await.is_ok_and(|it| it.decided_by() == decided_by)
+        limiter.check(key).await.is_ok_and(|it| it.decided_by() == by)
     })
     .await;
 }
 
 async fn until_redis_decides(limiter: &Limiter) {
-    until_decided_by(DecidedBy::Store, limiter).await;
+    until_decided_by(REDIS, limiter).await;
+}
+
+/// Checks a key until Redis decides about it.
+async fn until_redis_decides_about(key: &str, limiter: &Limiter) {
+    eventually("Redis decides", async || decided_by(limiter, key).await == REDIS).await;
 }
 
 /// Checks another key for as long as a process needs to notice that Redis has lost its data.
@@ -95,9 +129,16 @@ async fn notice_a_flush(redis: &Redis, limiter: &Limiter) {
     sleep(Duration::from_millis(200)).await;
 }
 
-/// Returns a limiter for keys that nothing else uses.
-fn probe(store: &RedisStore) -> Limiter {
-    limiter(Policy::new("probe").quota(Quota::per_hour(1)), store)
+/// Begins a check of alice, and waits until her log has so many entries. The reply is read when the caller goes on.
+async fn unread_check(
+    redis: &Redis,
+    limiter: &Limiter,
+    entries: usize,
+) -> task::Spawn<impl Future<Output = Result<Decision, StoreError>>> {
+    let mut check = task::spawn(limiter.check("alice"));
+    assert_pending!(check.poll());
+    redis.has_entries(LOG, entries).await;
+    check
 }
 
 /// A process behind a network of its own, that may be cut.
@@ -107,7 +148,7 @@ struct Far {
 }
 
 /// Starts a server, a process behind a network of its own, and a limiter there.
-async fn far(policy: Policy) -> (Redis, Far, Limiter) {
+async fn far(policy: impl Into<PolicyHandle>) -> (Redis, Far, Limiter) {
     let redis = Redis::start().await;
     let far = Far::from(&redis).await;
     let limiter = limiter(policy, &far.store);
@@ -123,19 +164,19 @@ async fn near(limit: u32) -> (Redis, Limiter) {
 
 impl Far {
     async fn from(redis: &Redis) -> Self {
-        let proxy = Proxy::to(redis.port()).await;
-        let store = store(proxy.url()).await;
-        Self { proxy, store }
+        Self::with(uncached(), redis).await
     }
 
-    fn limiter(&self, policy: Policy) -> Limiter {
-        limiter(policy, &self.store)
+    async fn with(builder: RedisStoreBuilder, redis: &Redis) -> Self {
+        let proxy = Proxy::to(redis.port()).await;
+        let store = builder.connect(proxy.url()).await.unwrap();
+        Self { proxy, store }
     }
 
     /// Cuts the network, and waits until this process decides on its own.
     async fn cut(&self) {
         self.proxy.set(Fault::Cut);
-        until_decided_by(DecidedBy::LocalLog, &probe(&self.store)).await;
+        until_decided_by(HERE, &probe(&self.store)).await;
     }
 
     /// Mends the network, and waits until Redis decides again about keys that were not used.
@@ -143,4 +184,9 @@ impl Far {
         self.proxy.set(Fault::None);
         until_redis_decides(&probe(&self.store)).await;
     }
+}
+
+/// Returns a limiter for keys that nothing else uses.
+fn probe(store: &RedisStore) -> Limiter {
+    limiter(Policy::new("probe").quota(Quota::per_hour(1)), store)
 }

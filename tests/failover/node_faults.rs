@@ -5,8 +5,9 @@ use test_support::fault::Fault;
 
 use crate::*;
 
-const OF_ONE_NODE: &str =
-    "no difference: the process decides for the keys of its slots, Redis for all others";
+fn log_of(user: usize) -> String {
+    format!("tsw:{{=user-{user}}}:user:2s")
+}
 
 /// Two processes as one: each has connections, windows and a journal of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,9 +20,8 @@ async fn two_instances_lose_their_redis() {
     let began = Instant::now();
     redis.kill();
     let fault = Fault {
-        client_sees: "half the quota at each instance",
         over_admission: LIMIT as usize - 1,
-        ..fault!(2, "the same with two instances, `local:2`")
+        ..Fault::new("two_instances_lose_their_redis")
     };
     fault.ends(loads, began, async || redis.restart().await).await;
 }
@@ -30,7 +30,7 @@ async fn two_instances_lose_their_redis() {
 async fn sentinel_names_another_master() {
     let watched = Mutex::new(Sentinels::with_replicas(1).await);
     let store = store(watched.lock().await.servers()).await;
-    let fault = fault!(20, "Sentinel: the master is killed, its replica is promoted");
+    let fault = Fault::new("sentinel_names_another_master");
     let kill = async || watched.lock().await.master.kill();
     let promoted =
         async || watched.lock().await.replicas[0].says("replication", "role:master").await;
@@ -41,9 +41,7 @@ async fn sentinel_names_another_master() {
 async fn cluster_primary_is_killed() {
     let cluster = Mutex::new(Cluster::with_replicas(1).await);
     let store = store(cluster.lock().await.servers()).await;
-    let fault = fault!(21, "Cluster: a primary is killed, its replica is promoted")
-        .sees(OF_ONE_NODE)
-        .adds(TIMEOUT_ONCE);
+    let fault = Fault::new("cluster_primary_is_killed");
     let kill = async || cluster.lock().await.nodes[1].kill();
     let promoted = async || {
         let cluster = cluster.lock().await;
@@ -57,9 +55,7 @@ async fn cluster_primary_is_killed() {
 async fn cluster_primary_hangs() {
     let cluster = Cluster::start().await;
     let store = store(cluster.servers()).await;
-    let fault = fault!(22, "Cluster: a primary is stopped, and goes on 3.5 s later")
-        .sees(OF_ONE_NODE)
-        .adds(TIMEOUT_ONCE);
+    let fault = Fault::new("cluster_primary_hangs");
     let load = Load::through(by_user(user_policy(), store));
     load.until_decided_by(DecidedBy::Store).await;
     let began = Instant::now();
@@ -69,20 +65,16 @@ async fn cluster_primary_hangs() {
         cluster.nodes[1].signal("CONT");
     };
     let answers = fault.ends([load], began, go_on).await;
-    let mut others = Vec::new();
-    for user in 0..USERS {
-        if cluster.owner(&format!("tsw:{{=user-{user}}}:user:2s")).await != 1 {
-            others.push(user);
-        }
-    }
-    answers.those(|it| others.contains(&it.user)).decided_by_the_store_since(began);
+    answers
+        .those(|it| it.user < USERS && Cluster::owner(&log_of(it.user)) != 1)
+        .decided_by_the_store_since(began);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_loses_its_majority() {
     let cluster = Mutex::new(Cluster::with_replicas(0).await);
     let store = store(cluster.lock().await.servers()).await;
-    let fault = fault!(23, "Cluster: the majority is killed, and comes back").adds(TIMEOUT_ONCE);
+    let fault = Fault::new("cluster_loses_its_majority");
     let kill = async || {
         let mut cluster = cluster.lock().await;
         cluster.nodes[0].kill();
@@ -114,19 +106,14 @@ async fn slots_move_from_node_to_node() {
         let mut rounds = 0;
         while began.elapsed() < WINDOW * 2 {
             for user in 0..USERS {
-                let (slot, owner) = cluster.slot(&format!("tsw:{{=user-{user}}}:user:2s")).await;
-                cluster.move_slot(slot, (owner + rounds) % 3, (owner + rounds + 1) % 3).await;
+                let (slot, from) = (Cluster::slot(&log_of(user)), Cluster::owner(&log_of(user)));
+                cluster.move_slot(slot, (from + rounds) % 3, (from + rounds + 1) % 3).await;
             }
             rounds += 1;
         }
         println!("each slot moved {rounds} times");
     };
-    let fault = Fault {
-        client_sees: "no difference: the process decides where Redis cannot while a slot moves",
-        added_latency: "a redirection",
-        decided_here: false,
-        ..fault!(24, "Cluster: every user's slot moves between nodes, many times")
-    };
+    let fault = Fault { decided_here: false, ..Fault::new("slots_move_from_node_to_node") };
     let answers = fault.ends([load], began, move_slots).await;
     let during = answers.between(began, began + WINDOW * 2);
     assert!(during.count(|it| it.decided_by == Some(DecidedBy::Store)) > USERS);

@@ -35,7 +35,7 @@ async fn reset_elsewhere_in_outage_stays_reset() {
         let log = format!("tsw:{{={user}}}:user:1h");
         redis.has_entries(&log, 3 - left).await;
         for limiter in [&ours, &theirs] {
-            assert_eq!(limiter.peek(user).await.unwrap().remaining() as usize, left, "{user}");
+            assert_eq!(self::left(limiter, user).await as usize, left, "{user}");
         }
     }
     for _ in 0..2 {
@@ -53,10 +53,9 @@ async fn reset_elsewhere_in_outage_stays_reset() {
 async fn loss_of_data_is_made_good_under_every_failure_policy() {
     for on_failure in [FailurePolicy::default(), FailurePolicy::Open, FailurePolicy::Closed] {
         let mut redis = Redis::start().await;
-        let banned = user(1).penalty("1/1h:1h".parse().unwrap());
         let store = store(redis.url()).await;
-        let [limiter, bans] =
-            [user(6), banned].map(|it| limiter(it, &store).failure_policy(on_failure));
+        let [limiter, bans] = [user(6).into(), strict(user(1), "1/1h:1h")]
+            .map(|it| limiter(it, &store).failure_policy(on_failure));
         for _ in 0..4 {
             assert!(admit(&limiter, "alice").await);
         }
@@ -80,9 +79,7 @@ async fn late_reply_from_before_a_loss_is_written_back() {
     for limit in [2, 4] {
         let (redis, limiter) = near(limit).await;
         assert!(admit(&limiter, "alice").await);
-        let mut late = task::spawn(limiter.check("alice"));
-        assert_pending!(late.poll());
-        redis.has_entries(LOG, 2).await;
+        let late = unread_check(&redis, &limiter, 2).await;
         redis.run::<()>(&["FLUSHALL"]).await;
         notice_a_flush(&redis, &limiter).await;
         assert!(admit(&limiter, "alice").await);
@@ -101,15 +98,11 @@ async fn late_reply_from_before_a_loss_is_written_back() {
 #[tokio::test]
 async fn late_reply_read_before_a_later_one_does_not_share_its_place() {
     let (redis, limiter) = near(1).await;
-    let mut late = task::spawn(limiter.check("alice"));
-    assert_pending!(late.poll());
-    redis.has_entries(LOG, 1).await;
+    let late = unread_check(&redis, &limiter, 1).await;
     redis.run::<()>(&["FLUSHALL"]).await;
     notice_a_flush(&redis, &limiter).await;
     // The loss is noticed, and this process knows of no admission of alice.
-    let mut later = task::spawn(limiter.check("alice"));
-    assert_pending!(later.poll());
-    redis.has_entries(LOG, 1).await;
+    let later = unread_check(&redis, &limiter, 1).await;
     let late = late.await.unwrap().is_admitted();
     let later = later.await.unwrap().is_admitted();
     assert!(!(late && later), "both were admitted under a limit of one");
@@ -128,15 +121,13 @@ async fn no_check_overtakes_the_reconciliation() {
         process.cut().await;
         redis.run::<()>(&["FLUSHALL"]).await;
         process.mend().await;
-        let mut tasks = JoinSet::new();
-        for key in 0..KEYS {
-            for _ in 0..6 {
-                let limiter = limiter.clone();
-                tasks.spawn(async move { limiter.check(format!("{round}-{key}")).await });
-            }
-        }
-        let decisions = tasks.join_all().await;
-        let more = decisions.iter().filter(|it| it.as_ref().is_ok_and(Decision::is_admitted));
+        let checks = (0..KEYS).flat_map(|key| [key; 6]).map(|key| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check(format!("{round}-{key}")).await })
+        });
+        let decisions = join_all(checks.collect::<Vec<_>>()).await;
+        let is_admitted = |it: &Decision| it.is_admitted();
+        let more = decisions.iter().flatten().flatten().filter(|it| is_admitted(it));
         assert_eq!(more.count(), 0, "round {round}");
     }
 }
@@ -206,28 +197,28 @@ async fn connection_that_was_closed_while_idle_fails_no_call() {
     let (limiter, bans) = (limiter(&policy, &store), Bans::new(&policy, store.clone()));
     let budget = Limiter::new(user(5).budget(), store);
     assert!(admit(&budget, "alice").await);
-    let is_closed = async || {
+    let close = async || {
         // Long enough that the connection was of use.
         sleep(Duration::from_millis(600)).await;
         redis.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
         sleep(Duration::from_millis(50)).await;
     };
-    is_closed().await;
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 4);
-    is_closed().await;
-    assert_eq!(limiter.explain("alice").await.unwrap().decided_by, DecidedBy::Store);
-    is_closed().await;
+    close().await;
+    assert_eq!(left(&limiter, "alice").await, 4);
+    close().await;
+    assert_eq!(limiter.explain("alice").await.unwrap().decided_by, REDIS);
+    close().await;
     // A call counts out what has left of a budget before it is explained.
-    assert_eq!(budget.explain("alice").await.unwrap().decided_by, DecidedBy::Store);
-    is_closed().await;
-    bans.impose("alice", Duration::from_secs(3600), "by mistake").await.unwrap();
-    is_closed().await;
+    assert_eq!(budget.explain("alice").await.unwrap().decided_by, REDIS);
+    close().await;
+    bans.impose("alice", HOUR, "by mistake").await.unwrap();
+    close().await;
     assert!(bans.get("alice").await.unwrap().is_some());
-    is_closed().await;
+    close().await;
     assert_eq!(bans.list().await.unwrap().len(), 1);
-    is_closed().await;
+    close().await;
     limiter.reset("alice").await.unwrap();
-    is_closed().await;
+    close().await;
     assert!(bans.lift("alice").await.unwrap());
 }
 
@@ -241,8 +232,7 @@ async fn long_log_is_written_whole_after_a_loss() {
         assert!(admit(&ours, "alice").await);
     }
     redis.restart().await;
-    let decided_by = async || ours.check("alice").await.unwrap().decided_by();
-    eventually("Redis decides", async || decided_by().await == DecidedBy::Store).await;
+    until_redis_decides_about("alice", &ours).await;
     assert_eq!(redis.entries(LOG).await, 3_000);
     assert!(!admit(&limiter(user(3_000), &theirs), "alice").await);
 }

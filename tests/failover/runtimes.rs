@@ -15,7 +15,7 @@ fn of_threads() -> Runtime {
 /// Waits until Redis decides, with a check in each 20 ms.
 fn redis_decides(runtime: &Runtime, limiter: &Limiter) {
     let begin = Instant::now();
-    while runtime.block_on(limiter.check("alice")).unwrap().decided_by() != DecidedBy::Store {
+    while runtime.block_on(decided_by(limiter, "alice")) != REDIS {
         assert!(begin.elapsed() < Duration::from_secs(20), "Redis is not used");
         thread::sleep(Duration::from_millis(20));
     }
@@ -30,8 +30,7 @@ fn program_of_blocking_checks_finds_redis_again() {
     redis_decides(&program, &ours);
     redis.kill();
     thread::sleep(Duration::from_millis(100));
-    let decision = program.block_on(ours.check("alice")).unwrap();
-    assert_eq!(decision.decided_by(), DecidedBy::LocalLog);
+    assert_eq!(program.block_on(decided_by(&ours, "alice")), HERE);
     redis.start_again();
     other.block_on(redis.ready());
     redis_decides(&program, &ours);
@@ -56,9 +55,7 @@ fn jobs() -> Policy {
 fn permit_of_an_ended_runtime_is_dropped_without_a_panic() {
     for has_entered in [false, true] {
         let (one, other) = (of_threads(), of_threads());
-        let redis = other.block_on(Redis::start());
-        let proxy = other.block_on(Proxy::to(redis.port()));
-        let limiter = limiter(jobs(), &other.block_on(store(proxy.url())));
+        let (_redis, Far { proxy, .. }, limiter) = other.block_on(far(jobs()));
         let permit = one.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
         let handle = one.handle().clone();
         drop(one);
@@ -81,8 +78,7 @@ fn permit_of_an_ended_runtime_is_dropped_without_a_panic() {
 fn permit_in_a_thread_that_ends_is_dropped_without_a_panic() {
     thread_local!(static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) });
     let runtime = of_threads();
-    let redis = runtime.block_on(Redis::start());
-    let limiter = limiter(jobs(), &runtime.block_on(store(redis.url())));
+    let (_redis, _far, limiter) = runtime.block_on(far(jobs()));
     let permit = runtime.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
     let handle = runtime.handle().clone();
     let ends = thread::spawn(move || {
@@ -97,9 +93,7 @@ fn permit_in_a_thread_that_ends_is_dropped_without_a_panic() {
 #[test]
 fn caller_that_leaves_on_another_thread_leaves_no_place() {
     let runtime = of_threads();
-    let redis = runtime.block_on(Redis::start());
-    let proxy = runtime.block_on(Proxy::to(redis.port()));
-    let limiter = limiter(jobs(), &runtime.block_on(store(proxy.url())));
+    let (_redis, Far { proxy, .. }, limiter) = runtime.block_on(far(jobs()));
     let acquires = limiter.clone();
     let mut acquire = task::spawn(async move { acquires.acquire("alice", Duration::ZERO).await });
     runtime.block_on(async {
@@ -110,6 +104,6 @@ fn caller_that_leaves_on_another_thread_leaves_no_place() {
         sleep(Duration::from_millis(100)).await;
     });
     thread::spawn(move || drop(acquire)).join().unwrap();
-    let is_free = async || limiter.peek("alice").await.unwrap().remaining() == 9;
+    let is_free = async || left(&limiter, "alice").await == 9;
     runtime.block_on(eventually("the place is free before the end of its lease", is_free));
 }

@@ -1,82 +1,38 @@
 //! Faults at random for as long as one likes: `tests/soak.sh MINUTES [SEED]`.
 
+use crate::faults::{NO_SCRIPTS, Trouble};
 use crate::*;
 
-/// What can go wrong.
-const FAULTS: [&str; 12] = [
-    "kill -9 and restart",
-    "SIGSTOP and SIGCONT",
-    "a cut network",
-    "a network that passes nothing on",
-    "answers 20 to 200 ms late",
-    "replies lost",
-    "SCRIPT FLUSH",
-    "CLIENT KILL",
-    "OOM",
-    "BUSY",
-    "READONLY",
-    "NOPERM",
-];
+/// Returns what goes wrong next. Without a trouble it is that replies are lost.
+fn choose<'a>(random: &mut Rng) -> Option<Trouble<'a>> {
+    use Trouble::{Busy, Commands, Killed, Network, Stopped};
+    let late = Fault::Delay(Duration::from_millis(random.u64(20..200)));
+    let troubles = [
+        Killed,
+        Stopped,
+        Busy,
+        NO_SCRIPTS,
+        Network(Fault::Cut),
+        Network(Fault::Stall),
+        Network(late),
+        Commands("SCRIPT FLUSH", "PING"),
+        Commands("CLIENT KILL TYPE normal SKIPME yes", "PING"),
+        Commands("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0"),
+        Commands("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE"),
+    ];
+    troubles.get(random.usize(..=troubles.len())).copied()
+}
 
-async fn inject(fault: &str, redis: &mut Redis, proxy: &Proxy, random: &mut fastrand::Rng) {
-    let span = Duration::from_millis(random.u64(50..4_000));
-    match fault {
-        "kill -9 and restart" => {
-            redis.kill();
-            sleep(span).await;
-            redis.restart().await;
-        }
-        "SIGSTOP and SIGCONT" => {
-            redis.signal("STOP");
-            sleep(span).await;
-            redis.signal("CONT");
-        }
-        "a cut network" => through(proxy, Fault::Cut, span).await,
-        "a network that passes nothing on" => through(proxy, Fault::Stall, span).await,
-        "answers 20 to 200 ms late" => {
-            let late = Duration::from_millis(random.u64(20..200));
-            through(proxy, Fault::Delay(late), span).await;
-        }
-        "replies lost" => {
-            let all = proxy.dropped() + random.usize(1..10);
-            proxy.drop_replies(all - proxy.dropped());
-            // The fault lasts until each is lost; a new connection needs replies too.
-            while proxy.dropped() < all {
-                sleep(Duration::from_millis(5)).await;
-            }
-        }
-        "SCRIPT FLUSH" => redis.run(&["SCRIPT", "FLUSH"]).await,
-        "CLIENT KILL" => redis.run(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await,
-        "OOM" => between(redis, "CONFIG SET maxmemory", "1", span, "0").await,
-        "BUSY" => {
-            let busy = redis.keep_busy().await;
-            sleep(span + Duration::from_millis(500)).await;
-            redis.run::<()>(&["SCRIPT", "KILL"]).await;
-            busy.await.unwrap();
-        }
-        "READONLY" => between(redis, "REPLICAOF", "127.0.0.1 1", span, "NO ONE").await,
-        "NOPERM" => {
-            between(redis, "ACL SETUSER default", "-eval -evalsha", span, "+@all").await;
-        }
-        unknown => unreachable!("{unknown}"),
+async fn inject(trouble: Option<Trouble<'_>>, redis: &mut Redis, proxy: &Proxy, random: &mut Rng) {
+    if let Some(trouble) = trouble {
+        trouble.begin(redis, proxy).await;
+        sleep(Duration::from_millis(random.u64(50..4_000))).await;
+        return trouble.end(redis, proxy).await;
     }
-}
-
-/// Runs a command with one end, and after a while with another.
-async fn between(redis: &Redis, command: &str, begin: &str, span: Duration, end: &str) {
-    let run = async |end: &str| {
-        let command = format!("{command} {end}");
-        redis.run::<()>(&command.split(' ').collect::<Vec<_>>()).await;
-    };
-    run(begin).await;
-    sleep(span).await;
-    run(end).await;
-}
-
-async fn through(proxy: &Proxy, fault: Fault, span: Duration) {
-    proxy.set(fault);
-    sleep(span).await;
-    proxy.set(Fault::None);
+    let all = proxy.dropped() + random.usize(1..10);
+    proxy.drop_replies(all - proxy.dropped());
+    // Until each is lost; a new connection needs replies too.
+    eventually("replies are lost", async || proxy.dropped() >= all).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,7 +42,7 @@ async fn faults_at_random() {
     let minutes = number("SOAK_MINUTES").unwrap_or(1);
     let seed = number("SOAK_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("seed {seed}, {minutes} minutes");
-    let mut random = fastrand::Rng::with_seed(seed);
+    let mut random = Rng::with_seed(seed);
 
     let mut redis = Redis::start_with(&["--lua-time-limit", "100"]).await;
     let proxy = Proxy::to(redis.port()).await;
@@ -96,8 +52,8 @@ async fn faults_at_random() {
     let (mut kept, mut faults, mut asked, mut here) = (Vec::new(), 0, 0, 0);
     let mut samples = Vec::new();
     while Instant::now() < end {
-        let fault = FAULTS[random.usize(..FAULTS.len())];
-        eprintln!("{:>7.1} s  {fault}", started.elapsed().as_secs_f64());
+        let fault = choose(&mut random);
+        eprintln!("{:>7.1} s  {fault:?}", started.elapsed().as_secs_f64());
         inject(fault, &mut redis, &proxy, &mut random).await;
         faults += 1;
         let back = load.store_must_be_back().await;

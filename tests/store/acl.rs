@@ -57,7 +57,7 @@ async fn on_a_cluster_and_nothing_else() {
     let servers = RedisServers::cluster(urls).unwrap();
     all_but_the_list(servers.clone()).await;
     let carol = "limiter:{=carol}:user:1m";
-    cluster.begin_to_move(carol, cluster.next(carol).await).await;
+    cluster.begin_to_move(carol, Cluster::next(carol)).await;
     let store = patient().prefix("limiter").connect(servers).await.unwrap();
     let limiter = Limiter::new(Quota::per_minute(1), store).failure_policy(FailurePolicy::Closed);
     assert!(limiter.check("carol").await.unwrap().is_admitted());

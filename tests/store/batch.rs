@@ -21,6 +21,12 @@ fn send(store: &RedisStore, check: Check) -> Sent {
     tokio::spawn(async move { Ok((check, outcome.await?)) })
 }
 
+async fn assert_all_admitted(sent: impl IntoIterator<Item = Sent>) {
+    for sent in join_all(sent).await {
+        assert!(sent.unwrap().unwrap().1.admitted);
+    }
+}
+
 /// Sends checks while two calls are under way, so that they go together.
 async fn together(redis: &Redis, store: &RedisStore, checks: Vec<Check>) -> Vec<Sent> {
     redis.run::<()>(&["CLIENT", "PAUSE", "20000", "WRITE"]).await;
@@ -29,9 +35,7 @@ async fn together(redis: &Redis, store: &RedisStore, checks: Vec<Check>) -> Vec<
     let sent = checks.into_iter().map(|check| send(store, check)).collect();
     tokio::task::yield_now().await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    for outcome in held {
-        assert!(outcome.await.unwrap().unwrap().1.admitted);
-    }
+    assert_all_admitted(held).await;
     sent
 }
 
@@ -49,10 +53,8 @@ async fn busy_process_sends_no_check_alone() {
     let round = async |users: Range<u32>| {
         let store = store.clone();
         let checks = async move {
-            let check = |user| send(&store, check(format!("user-{user}")));
-            for outcome in users.map(check).collect::<Vec<_>>() {
-                assert!(outcome.await.unwrap().unwrap().1.admitted);
-            }
+            assert_all_admitted(users.map(|user| send(&store, check(format!("user-{user}")))))
+                .await;
         };
         // On the only worker, so that all checks are ready before the first one runs.
         evalsha_count(&redis, async { tokio::spawn(checks).await.unwrap() }).await
@@ -71,9 +73,7 @@ async fn request_of_many_logs_spoils_no_call() {
     let policy = check("alice").logs()[0].policy.clone();
     let logs = (0..5_000).map(|number| LogId::new(policy.clone(), format!("bulk-{number}")));
     let checks = small.clone().take(10).chain([Check::new(logs)]).chain(small.skip(10)).collect();
-    for sent in together(&redis, &store, checks).await {
-        assert!(sent.await.unwrap().unwrap().1.admitted);
-    }
+    assert_all_admitted(together(&redis, &store, checks).await).await;
     assert_eq!(redis.entries("tsw:{=bulk-4999}:user:60s").await, 1);
 }
 
@@ -135,10 +135,10 @@ async fn checks_of_all_kinds_share_a_call_and_are_independent() {
     assert!(calls <= 4, "{calls}");
 
     let cancel = async |checks: &[Check]| {
-        let cancel = |check| tokio::spawn(store.settle(check, 0));
-        for (check, cancelled) in checks.iter().zip(checks.iter().map(cancel).collect::<Vec<_>>()) {
+        let cancelled = join_all(checks.iter().map(|check| store.settle(check, 0))).await;
+        for (check, cancelled) in checks.iter().zip(cancelled) {
             let is_broken = check.logs()[0].key == "user-7".into();
-            assert_eq!(cancelled.await.unwrap().unwrap_or_default(), !is_broken);
+            assert_eq!(cancelled.unwrap_or_default(), !is_broken);
         }
     };
     let some = admitted.split_off(5);
@@ -182,18 +182,13 @@ async fn checks_for_one_node_of_a_cluster_share_calls() {
     let calls = async || cluster.call_count("evalsha").await as usize;
     // Returns the checks with their outcomes.
     let round = async |round: usize| {
-        let send = |user| send(&store, check(user, round));
-        let sent: Vec<_> = (0..USERS).map(send).collect();
-        let mut outcomes = Vec::new();
-        for sent in sent {
-            outcomes.push(sent.await.unwrap());
-        }
-        outcomes
+        let sent = join_all((0..USERS).map(|user| send(&store, check(user, round)))).await;
+        sent.into_iter().map(|sent| sent.unwrap())
     };
     let (broken, before) = (USERS - 5, calls().await);
-    let node = cluster.node_of(&name(broken)).await;
+    let node = cluster.node_of(&name(broken));
     node.run::<()>(&["SET", &name(broken), "no log"]).await;
-    for (user, outcome) in round(0).await.into_iter().enumerate() {
+    for (user, outcome) in round(0).await.enumerate() {
         match outcome {
             Ok((_, outcome)) => assert!(outcome.admitted && user != broken),
             Err(error) => {
@@ -207,26 +202,25 @@ async fn checks_for_one_node_of_a_cluster_share_calls() {
 
     // A slot moves. Another one has begun to: a log that it has is on the old node, and a new one on the other.
     let (moved, moving) = (7, 35);
-    cluster.move_key(&name(moved), cluster.next(&name(moved)).await).await;
-    cluster.begin_to_move(&name(moving), cluster.next(&name(moving)).await).await;
+    cluster.move_key(&name(moved), Cluster::next(&name(moved))).await;
+    cluster.begin_to_move(&name(moving), Cluster::next(&name(moving))).await;
     let new = Arc::new(Policy::new("new").quota(Quota::per_hour(1)));
     let new = send(&store, Check::new([LogId::new(new, format!("user-{moving}"))]));
-    let admitted = round(1).await.into_iter().map(|it| it.unwrap());
+    let admitted = round(1).await.map(|it| it.unwrap());
     let (checks, outcomes): (Vec<_>, Vec<_>) = admitted.unzip();
     assert!(outcomes.iter().all(|outcome| outcome.admitted));
-    assert!(new.await.unwrap().unwrap().1.admitted);
-    for (user, outcome) in round(2).await.into_iter().enumerate() {
+    assert_all_admitted([new]).await;
+    for (user, outcome) in round(2).await.enumerate() {
         assert_eq!(outcome.unwrap().1.admitted, user == broken, "{user}");
     }
 
     let before = calls().await;
-    let cancel = |check| tokio::spawn(store.settle(check, 0));
-    for cancelled in checks.iter().map(cancel).collect::<Vec<_>>() {
-        cancelled.await.unwrap().unwrap();
+    for cancelled in join_all(checks.iter().map(|check| store.settle(check, 0))).await {
+        cancelled.unwrap();
     }
     let shared = calls().await - before;
     assert!(shared <= USERS / 2, "{shared} calls");
-    for (user, outcome) in round(3).await.into_iter().enumerate() {
+    for (user, outcome) in round(3).await.enumerate() {
         let is_kept = policies[user % policies.len()].counts() == Counts::Distinct;
         assert_eq!(outcome.unwrap().1.admitted, !is_kept, "{user}");
     }
@@ -245,9 +239,7 @@ async fn check_that_is_dropped_is_not_sent() {
     let last = send(&store, check("last"));
     tokio::task::yield_now().await;
     redis.run::<()>(&["CLIENT", "UNPAUSE"]).await;
-    for outcome in held.into_iter().chain([last]) {
-        assert!(outcome.await.unwrap().unwrap().1.admitted);
-    }
+    assert_all_admitted(held.into_iter().chain([last])).await;
     assert_eq!(redis.keys().await.len(), 3);
 }
 
@@ -259,8 +251,7 @@ fn runtime() -> Runtime {
 fn checks_go_on(servers: &Runtime, store: &RedisStore) {
     let checks = async {
         for number in 0..20 {
-            let outcome = send(store, check(format!("new-{number}"))).await.unwrap();
-            assert!(outcome.unwrap().1.admitted);
+            assert_all_admitted([send(store, check(format!("new-{number}")))]).await;
         }
     };
     let done = servers.block_on(async { timeout(8 * A_SECOND, checks).await });
@@ -286,8 +277,8 @@ fn batch_outlives_its_runtime() {
     first.shutdown_background();
     servers.block_on(redis.run::<()>(&["CLIENT", "UNPAUSE"]));
     // No other request comes that would start another task.
-    let outcome = servers.block_on(async { timeout(8 * A_SECOND, queued).await });
-    assert!(outcome.expect("the task is gone").unwrap().unwrap().1.admitted);
+    let queued = async { timeout(8 * A_SECOND, assert_all_admitted([queued])).await };
+    servers.block_on(queued).expect("the task is gone");
     checks_go_on(&servers, &store);
 }
 

@@ -44,27 +44,21 @@ async fn commands_follow_a_slot_that_moves() {
     let cluster = Cluster::start().await;
     let commands = commands(cluster.servers()).await;
     let add = RedisScript::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
-    for (number, from) in [(1, 0), (2, 1), (3, 2)] {
-        let named = |name: u32| format!("{{tag-{name}}}:{number}");
-        let mut names = (0..).map(named);
-        let key = loop {
-            let key = names.next().unwrap();
-            if cluster.owner(&key).await == from {
-                break key;
-            }
-        };
+    for from in 0..3 {
+        let mut names = (0..).map(|name| format!("{{tag-{name}}}:count"));
+        let key = names.find(|key| Cluster::owner(key) == from).unwrap();
+        let (slot, to) = (Cluster::slot(&key), Cluster::next(&key));
         let mut change = ::redis::pipe();
         change.incr(&key, 1).get(&key);
-        let (slot, from) = cluster.slot(&key).await;
         // On either node, by the new one or by the old one.
-        cluster.begin_to_move(&key, (from + 1) % 3).await;
+        cluster.begin_to_move(&key, to).await;
         assert_eq!(commands.script::<u32>(&add, &[&key], &[1]).await.unwrap(), 1);
         assert_eq!(get(&commands, &key).await.unwrap(), Some(1));
         assert_eq!(commands.pipeline::<(u32, u32)>(&change).await.unwrap(), (2, 2));
-        cluster.move_slot(slot, from, (from + 1) % 3).await;
+        cluster.move_slot(slot, from, to).await;
         let change = change.atomic();
         assert_eq!(commands.pipeline::<(u32, u32)>(change).await.unwrap(), (3, 3));
-        cluster.move_slot(slot, (from + 1) % 3, from).await;
+        cluster.move_slot(slot, to, from).await;
         assert_eq!(get(&commands, &key).await.unwrap(), Some(3));
     }
 }
@@ -100,7 +94,7 @@ async fn pipeline_is_executed_once_while_its_slot_moves() {
     let mut both = ::redis::pipe();
     both.incr("{tag}:a", 1).incr("{tag}:b", 1);
     commands.query::<()>(::redis::cmd("SET").arg("{tag}:a").arg(0)).await.unwrap();
-    cluster.begin_to_move("{tag}:a", cluster.next("{tag}:a").await).await;
+    cluster.begin_to_move("{tag}:a", Cluster::next("{tag}:a")).await;
     let split = commands.pipeline::<(u32, u32)>(&both).await.unwrap_err();
     assert!(split.may_have_counted(), "{split:?}");
     assert_eq!(get(&commands, "{tag}:a").await.unwrap(), Some(1));
@@ -153,11 +147,9 @@ async fn command_whose_turn_does_not_come_is_refused() {
     let commands = commands(RedisServers::one(proxy.url()).unwrap()).await;
     // 64 at a time.
     proxy.set(Fault::Delay(Duration::from_millis(100)));
-    let calls = (0..2_000).map(|_| {
-        let commands = commands.clone();
-        async move { commands.query::<u32>(::redis::cmd("INCR").arg("runs")).await }
-    });
-    let calls = calls.collect::<JoinSet<_>>().join_all().await;
+    let mut increment = ::redis::cmd("INCR");
+    increment.arg("runs");
+    let calls = join_all((0..2_000).map(|_| commands.query::<u32>(&increment))).await;
     let made = calls.iter().filter(|it| it.is_ok()).count();
     let refused = calls.iter().filter(|it| matches!(it, Err(StoreError::Overloaded))).count();
     assert!(made >= 64 && refused > 0 && made + refused == 2_000, "{made}, {refused}");
@@ -171,16 +163,14 @@ async fn command_of_a_caller_that_has_gone_is_not_sent() {
     let proxy = Proxy::to(redis.port()).await;
     let commands = commands(RedisServers::one(proxy.url()).unwrap()).await;
     proxy.set(Fault::Delay(Duration::from_millis(100)));
-    let get = || {
-        let commands = commands.clone();
-        async move { get(&commands, "others").await }
+    let others = join_all((0..64).map(|_| get(&commands, "others")));
+    let gone = async {
+        sleep(Duration::from_millis(20)).await;
+        let mut increment = ::redis::cmd("INCR");
+        let gone = commands.query::<u32>(increment.arg("runs"));
+        assert!(timeout(Duration::from_millis(20), gone).await.is_err(), "it waits for its turn");
     };
-    let others = (0..64).map(|_| get()).collect::<JoinSet<_>>();
-    sleep(Duration::from_millis(20)).await;
-    let mut increment = ::redis::cmd("INCR");
-    let gone = commands.query::<u32>(increment.arg("runs"));
-    assert!(timeout(Duration::from_millis(20), gone).await.is_err(), "it waits for its turn");
-    others.join_all().await;
-    get().await.unwrap();
+    tokio::join!(others, gone);
+    get(&commands, "others").await.unwrap();
     assert_eq!(redis.run::<Option<u32>>(&["GET", "runs"]).await, None);
 }

@@ -32,12 +32,7 @@ async fn each_call_reports_its_script_its_time_and_how_many_share_it() {
     assert_eq!(recorded.samples(&call_seconds("reset", "ok")).len(), 1);
     assert_eq!(recorded.samples(ADMIT_BATCHES), [1.0; 4]);
 
-    let mut checks = JoinSet::new();
-    for user in 0..50_u32 {
-        let limiter = limiter.clone();
-        checks.spawn(async move { limiter.check(user).await.unwrap().is_admitted() });
-    }
-    checks.join_all().await;
+    join_all((0..50_u32).map(|user| limiter.check(user))).await;
     let batches = recorded.samples(ADMIT_BATCHES);
     assert_eq!(batches.iter().sum::<f64>(), 54.0);
     assert!(batches.len() < 24 && batches.iter().all(|it| *it <= 32.0), "{batches:?}");

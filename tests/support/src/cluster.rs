@@ -122,19 +122,12 @@ impl Cluster {
 
     /// Moves the slot of a key from the primary that has had it from the start to another one.
     pub async fn move_key(&self, key: &str, to: usize) {
-        let (slot, from) = self.slot(key).await;
-        self.move_slot(slot, from, to).await;
+        self.move_slot(Self::slot(key), Self::owner(key), to).await;
     }
 
     /// Begins to do so. From now on new keys of the slot are on the other node.
     pub async fn begin_to_move(&self, key: &str, to: usize) {
-        let (slot, from) = self.slot(key).await;
-        self.begin_to_move_slot(slot, from, to).await;
-    }
-
-    /// Returns the number of the primary that comes after the one that has had a key from the start.
-    pub async fn next(&self, key: &str) -> usize {
-        (self.owner(key).await + 1) % PRIMARIES
+        self.begin_to_move_slot(Self::slot(key), Self::owner(key), to).await;
     }
 
     async fn begin_to_move_slot(&self, slot: u16, from: usize, to: usize) {
@@ -156,20 +149,34 @@ impl Cluster {
         eventually("the port is known", async || known().await.contains(&port)).await;
     }
 
+    /// Sends each process a signal such as `STOP`.
+    pub fn signal(&self, name: &str) {
+        self.nodes.iter().for_each(|node| node.signal(name));
+    }
+
+    /// Returns the slot of a key.
+    pub fn slot(key: &str) -> u16 {
+        let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+        let tag = tag.map_or(key, |(tag, _)| tag);
+        let shift = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
+        let crc = tag.bytes().fold(0, |crc, it| (0..8).fold(crc ^ (u16::from(it) << 8), shift));
+        crc % SLOTS as u16
+    }
+
     /// Returns the number of the primary that has had a key from the start.
-    pub async fn owner(&self, key: &str) -> usize {
-        self.slot(key).await.1
+    pub fn owner(key: &str) -> usize {
+        let slot = usize::from(Self::slot(key));
+        (0..PRIMARIES).rfind(|it| slot >= SLOTS * it / PRIMARIES).unwrap()
     }
 
-    /// Returns that primary.
-    pub async fn node_of(&self, key: &str) -> &Redis {
-        &self.nodes[self.owner(key).await]
+    /// Returns the number of the primary that comes after that one.
+    pub fn next(key: &str) -> usize {
+        (Self::owner(key) + 1) % PRIMARIES
     }
 
-    /// Returns the slot of a key, and the number of the primary that has had it from the start.
-    pub async fn slot(&self, key: &str) -> (u16, usize) {
-        let slot: u16 = self.nodes[0].run(&["CLUSTER", "KEYSLOT", key]).await;
-        (slot, (0..PRIMARIES).rfind(|it| usize::from(slot) >= SLOTS * it / PRIMARIES).unwrap())
+    /// Returns the primary that has had a key from the start.
+    pub fn node_of(&self, key: &str) -> &Redis {
+        &self.nodes[Self::owner(key)]
     }
 }
 

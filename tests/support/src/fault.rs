@@ -1,6 +1,5 @@
-//! One fault under load: what is checked of each, and the row it gets in `RELIABILITY.md`.
+//! One fault under load: what is checked of each, and the figures of its row in `RELIABILITY.md`.
 
-use std::io::Write;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
@@ -12,31 +11,11 @@ use crate::load::{Answered, LIMIT, Load, Responses, USERS, WINDOW};
 /// The response timeout of the stores under test: the default.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What a silence adds.
-pub const TIMEOUT_ONCE: &str = "the response timeout, for requests under way at the start";
-
-/// Makes a fault with the usual bounds: its row's number and its name. The test is the one that it is made in.
-#[macro_export]
-macro_rules! fault {
-    ($number:expr, $name:expr) => {{
-        fn here() {}
-        $crate::fault::Fault::new($number, $name, std::any::type_name_of_val(&here))
-    }};
-}
-
 /// A fault and its bounds.
 #[derive(Clone, Copy)]
 pub struct Fault {
-    /// The row's place in the table.
-    pub number: u32,
-    /// What fails.
-    pub name: &'static str,
-    /// The test that shows it.
+    /// The test that shows it, which its row names.
     pub test: &'static str,
-    /// What a client sees meanwhile.
-    pub client_sees: &'static str,
-    /// What a request may have to wait longer because of it.
-    pub added_latency: &'static str,
     /// How many more than the limit may be admitted in a window.
     pub over_admission: usize,
     /// Whether windows in the process decide while it lasts.
@@ -44,28 +23,9 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault with the usual bounds. [`fault!`](crate::fault!) has the path of a function in the test.
-    pub fn new(number: u32, name: &'static str, path: &'static str) -> Self {
-        let test = path.split("::{{closure}}").next().unwrap().trim_end_matches("::here");
-        Self {
-            number,
-            name,
-            test: test.rsplit("::").next().unwrap(),
-            client_sees: "no difference: the process decides",
-            added_latency: "none after the first failure",
-            over_admission: 0,
-            decided_here: true,
-        }
-    }
-
-    /// Says what a client sees meanwhile.
-    pub fn sees(self, client_sees: &'static str) -> Self {
-        Self { client_sees, ..self }
-    }
-
-    /// Says what a request may have to wait longer.
-    pub fn adds(self, added_latency: &'static str) -> Self {
-        Self { added_latency, ..self }
+    /// A fault that the process decides in, and that lets nothing through above the limit.
+    pub fn new(test: &'static str) -> Self {
+        Self { test, over_admission: 0, decided_here: true }
     }
 
     /// Has a fault begin and end under load with the default failure policy, and checks its bounds.
@@ -121,13 +81,10 @@ impl Fault {
         answers
     }
 
-    /// Writes the fault's row.
-    pub fn report(&self, during: &Responses, over: usize) {
+    fn report(&self, during: &Responses, over: usize) {
         let during = during.those(|answer| answer.user < USERS);
         let slowest = during.0.iter().map(Answered::took).max().unwrap_or_default();
-        let here = |it: &Answered| it.decided_by == Some(DecidedBy::LocalLog);
         let bound = match self.over_admission {
-            0 => "0".to_owned(),
             bound if bound == LIMIT as usize => "the limit".to_owned(),
             bound if bound == LIMIT as usize - 1 => "less than the limit".to_owned(),
             bound => bound.to_string(),
@@ -135,26 +92,19 @@ impl Fault {
         let measured = format!(
             "{over} too many; of {} responses {} admitted in the process, {} took {} ms or more, the slowest {} ms",
             during.0.len(),
-            during.count(here),
+            during.count(|it| it.decided_by == Some(DecidedBy::LocalLog)),
             during.count(|answer| answer.took() >= TIMEOUT),
             TIMEOUT.as_millis(),
             slowest.as_millis()
         );
-        self.write_row(&bound, &measured);
+        report(self.test, &bound, &measured);
     }
+}
 
-    /// Writes the fault's row with a bound and a figure of the test's own.
-    pub fn write_row(&self, bound: &str, measured: &str) {
-        let directory = crate::program::target_directory().join("tmp/reliability");
-        std::fs::create_dir_all(&directory).unwrap();
-        let path = directory.join(format!("{:02}-{}", self.number, self.test));
-        let mut row = std::fs::File::create(path).unwrap();
-        let Self { name, test, client_sees, added_latency, .. } = self;
-        writeln!(
-            row,
-            "| {name} | {client_sees} | {added_latency} | {bound} | {measured} | `{test}` |"
-        )
-        .unwrap();
-        println!("{name}: {measured}");
-    }
+/// Keeps the bound and the figures of a test for its row, which `tests/reliability.sh` writes.
+pub fn report(test: &str, bound: &str, measured: &str) {
+    let directory = crate::program::target_directory().join("tmp/reliability");
+    std::fs::create_dir_all(&directory).unwrap();
+    std::fs::write(directory.join(test), format!("{bound} | {measured}\n")).unwrap();
+    println!("{test}: {measured}");
 }

@@ -26,6 +26,7 @@ use tokio::time::{Instant, sleep};
 use tower_sliding_window::{Admitted, Decision, Limiter};
 
 pub use cluster::{Cluster, add_all_slots};
+pub use futures_util::future::join_all;
 pub use process::{Process, memory_kb, run_worker};
 pub use redis_server::Redis;
 pub use sentinel::{MASTER, Sentinel, Sentinels};

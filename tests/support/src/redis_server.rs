@@ -7,7 +7,6 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, FromRedisValue, InfoDict};
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
 use crate::{Process, eventually};
@@ -136,8 +135,8 @@ impl Redis {
         self.says("persistence", "rdb_last_bgsave_status:err").await;
     }
 
-    /// Keeps the server busy with an endless script, until it is killed.
-    pub async fn keep_busy(&self) -> JoinHandle<()> {
+    /// Keeps the server busy with an endless script, until it is killed. It needs a low `lua-time-limit`.
+    pub async fn keep_busy(&self) {
         let client = Client::open(self.url()).unwrap();
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let mut connection =
@@ -145,7 +144,8 @@ impl Redis {
         tokio::spawn(async move {
             let mut script = redis::cmd("EVAL");
             let _ = script.arg("while true do end").arg(0).exec_async(&mut connection).await;
-        })
+        });
+        eventually("it is busy", async || self.try_run::<()>(&["PING"]).await.is_err()).await;
     }
 
     /// Sends the process a signal such as `STOP`.
@@ -182,6 +182,11 @@ impl Redis {
     pub async fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
         let reply = self.try_run(command).await;
         reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
+    /// Runs one command as it is typed, with a space between its words.
+    pub async fn command(&self, line: &str) {
+        self.run::<redis::Value>(&line.split(' ').collect::<Vec<_>>()).await;
     }
 
     async fn try_run<T: FromRedisValue>(&self, command: &[&str]) -> redis::RedisResult<T> {

@@ -93,7 +93,7 @@ async fn a_lost_stock_is_set_anew_as_the_hint_says() {
             node.run::<()>(&["FLUSHALL"]).await;
         }
         let refunds = "shop:{iphone}:refunds";
-        let owner = if nodes.len() > 1 { cluster.slot(refunds).await.1 } else { 0 };
+        let owner = if nodes.len() > 1 { Cluster::owner(refunds) } else { 0 };
         nodes[owner].run::<()>(&["HSET", refunds, "a payment", "an order"]).await;
         let hints = ["lost", "Stop all servers", "{iphone}", "{ipad}", "{tv}", "DEL shop:opening"];
         stands_still(&server, &hints).await;

@@ -354,7 +354,8 @@ async fn other_connections_follow(orders_stay: bool) {
 #[tokio::test]
 async fn orders_follow_a_slot_that_has_moved() {
     let cluster = Cluster::with_replicas(1).await;
-    let (slot, owner) = cluster.slot("seckill:{iphone}:stock").await;
+    let stock = "seckill:{iphone}:stock";
+    let (slot, owner) = (Cluster::slot(stock), Cluster::owner(stock));
     let server = waiting_for(&cluster.urls()[..3].join(","), "1", &[]);
     for round in 0..6 {
         assert_eq!(server.order("iphone", &format!("before-{round}")).await.status, 201);
