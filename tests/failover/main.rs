@@ -36,7 +36,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_test::{assert_pending, task};
 use tower::{Layer, service_fn};
-use tower_sliding_window::store::{Check, LogId, Store};
+use tower_sliding_window::store::{Check, LogId, Outcome, QuotaState, Store};
 use tower_sliding_window::*;
 use uuid::Uuid;
 

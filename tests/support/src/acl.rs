@@ -17,7 +17,6 @@ fn rules() -> Vec<String> {
 /// Which of the rules a user has.
 #[derive(Clone, Copy)]
 pub enum May {
-    /// Keep logs.
     KeepLogs = 1,
     /// Do all that the crate does on one server.
     DoAll = 2,
@@ -27,7 +26,6 @@ pub enum May {
     DoAllOnACluster = 4,
 }
 
-/// Makes the user, and returns the URL for them.
 pub async fn make_user(redis: &Redis, may: May) -> String {
     let rules = rules();
     assert_eq!(rules.len(), 4);

@@ -42,12 +42,10 @@ impl Clock {
         script.replace("call('TIME')", "redis.call('HMGET', 'clock', 's', 'us')")
     }
 
-    /// Returns the server, if there is one.
     pub fn redis(&self) -> Option<&Redis> {
         self.redis.as_ref().map(|(redis, _)| redis)
     }
 
-    /// Returns a store on the server, if there is one.
     pub fn store(&self) -> Option<&RedisStore> {
         self.redis.as_ref().map(|(_, store)| store)
     }
@@ -57,7 +55,6 @@ impl Clock {
         self.now
     }
 
-    /// Moves the clock forward.
     pub async fn advance(&mut self, by: Duration) {
         if self.redis.is_none() {
             tokio::time::advance(by).await;
@@ -65,11 +62,7 @@ impl Clock {
         self.set(self.now + by).await;
     }
 
-    /// Sets the clock of Redis back.
-    ///
-    /// # Panics
-    ///
-    /// In process.
+    /// Sets the clock back, which must be that of Redis.
     pub async fn step_back(&mut self, by: Duration) {
         assert!(self.redis.is_some(), "a clock of Redis");
         self.set(self.now - by).await;

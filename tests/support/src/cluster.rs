@@ -7,7 +7,6 @@ use crate::{Redis, eventually};
 const SLOTS: usize = 16384;
 const PRIMARIES: usize = 3;
 
-/// Three primaries, with a replica each if wanted.
 pub struct Cluster {
     /// The primaries first, then their replicas in the same order.
     pub nodes: Vec<Redis>,
@@ -88,7 +87,6 @@ impl Cluster {
         }
     }
 
-    /// Returns how often a command was called, on all nodes.
     pub async fn call_count(&self, command: &str) -> u64 {
         let mut calls = 0;
         for node in &self.nodes {
@@ -97,7 +95,6 @@ impl Cluster {
         calls
     }
 
-    /// Returns the nodes' URLs.
     pub fn urls(&self) -> Vec<String> {
         self.nodes.iter().map(Redis::url).collect()
     }
@@ -149,12 +146,10 @@ impl Cluster {
         eventually("the port is known", async || known().await.contains(&port)).await;
     }
 
-    /// Sends each process a signal such as `STOP`.
     pub fn signal(&self, name: &str) {
         self.nodes.iter().for_each(|node| node.signal(name));
     }
 
-    /// Returns the slot of a key.
     pub fn slot(key: &str) -> u16 {
         let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
         let tag = tag.map_or(key, |(tag, _)| tag);
@@ -180,7 +175,6 @@ impl Cluster {
     }
 }
 
-/// Gives a node every slot.
 pub async fn add_all_slots(node: &Redis) {
     add_slots(node, 0..SLOTS).await;
 }

@@ -11,7 +11,6 @@ use crate::load::{Answered, LIMIT, Load, Responses, USERS, WINDOW};
 /// The response timeout of the stores under test: the default.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// A fault and its bounds.
 #[derive(Clone, Copy)]
 pub struct Fault {
     /// The test that shows it, which its row names.

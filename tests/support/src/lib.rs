@@ -32,7 +32,6 @@ pub use redis_server::Redis;
 pub use sentinel::{MASTER, Sentinel, Sentinels};
 pub use stores::{Delayed, StubStore, outcome, patient, patient_store, without_a_failure};
 
-/// Checks a key, and returns whether it was admitted.
 pub async fn admit(limiter: &Limiter, key: &str) -> bool {
     limiter.check(key).await.unwrap().is_admitted()
 }
@@ -42,7 +41,6 @@ pub async fn admit_cost(limiter: &Limiter, cost: u32) -> Admitted {
     admitted(limiter.check_cost("alice", cost).await.unwrap())
 }
 
-/// Returns the admission that a decision must be.
 pub fn admitted(decision: Decision) -> Admitted {
     decision.admitted().cloned().unwrap_or_else(|| panic!("{decision:?}"))
 }
@@ -52,11 +50,7 @@ pub async fn retry_after(limiter: &Limiter, key: &str) -> Duration {
     limiter.check(key).await.unwrap().denied().expect("a denial").retry_after()
 }
 
-/// Waits until a condition holds.
-///
-/// # Panics
-///
-/// If it does not hold within a minute.
+/// Waits until a condition holds, for a minute at most.
 pub async fn eventually(what: &str, holds: impl AsyncFn() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !holds().await {

@@ -17,7 +17,6 @@ use tower_sliding_window::{
 
 use crate::eventually;
 
-/// How many requests a user may make in a window.
 pub const LIMIT: u32 = 5;
 /// How long a window is: short enough that several go by while a fault lasts.
 pub const WINDOW: Duration = Duration::from_secs(2);
@@ -31,29 +30,23 @@ const RETURN: Duration = Duration::from_secs(1);
 /// No answer may take longer, whatever fails.
 const HANG: Duration = Duration::from_secs(10);
 
-/// One request and its answer.
 #[derive(Clone, Debug)]
 pub struct Answered {
     /// From [`USERS`] on it is one of the crowd, of which each comes once.
     pub user: usize,
-    /// When it was sent.
     pub sent: Instant,
-    /// When the answer had come.
     pub received: Instant,
-    /// The status of the answer.
     pub status: StatusCode,
     /// What decided; a refusal does not tell.
     pub decided_by: Option<DecidedBy>,
 }
 
 impl Answered {
-    /// Returns how long the answer took.
     pub fn took(&self) -> Duration {
         self.received.duration_since(self.sent)
     }
 }
 
-/// Load that goes on until it is stopped.
 pub struct Load {
     going_on: Arc<AtomicBool>,
     tasks: JoinSet<()>,
@@ -156,26 +149,21 @@ impl Load {
     }
 }
 
-/// The policy of the users.
 pub fn user_policy() -> Policy {
     Policy::new("user").quota(Quota::new(LIMIT, WINDOW))
 }
 
-/// The answers of a whole test.
 pub struct Responses(pub Vec<Answered>);
 
 impl Responses {
-    /// Returns those that were sent in a span of time.
     pub fn between(&self, from: Instant, to: Instant) -> Self {
         self.those(|answer| (from..to).contains(&answer.sent))
     }
 
-    /// Returns those of which something holds.
     pub fn those(&self, are_so: impl Fn(&Answered) -> bool) -> Self {
         Self(self.0.iter().filter(|answer| are_so(answer)).cloned().collect())
     }
 
-    /// Counts the answers of which something holds.
     pub fn count(&self, is_so: impl Fn(&Answered) -> bool) -> usize {
         self.0.iter().filter(|answer| is_so(answer)).count()
     }
@@ -192,7 +180,6 @@ impl Responses {
         );
     }
 
-    /// Checks that each request was admitted or denied.
     pub fn are_decisions(&self) {
         for answer in &self.0 {
             assert!([200, 429].contains(&answer.status.as_u16()), "{answer:?}");

@@ -13,21 +13,14 @@ pub fn memory_kb(process: &str, what: &str) -> u64 {
     number.expect("a line of the kernel").parse().expect("a number")
 }
 
-/// A running process. It is killed when this value is dropped.
 pub struct Process(pub(crate) Child);
 
 impl Process {
-    /// Starts a command.
-    ///
-    /// # Panics
-    ///
-    /// If the program does not exist.
     pub fn start(command: &mut Command) -> Self {
         let program = command.get_program().to_owned();
         Self(command.spawn().unwrap_or_else(|error| panic!("cannot run {program:?}: {error}")))
     }
 
-    /// Returns the process id.
     pub fn id(&self) -> u32 {
         self.0.id()
     }
@@ -40,7 +33,6 @@ impl Process {
         assert!(status.expect("there is a shell").success());
     }
 
-    /// Kills the process, and waits until it is gone.
     pub fn kill(&mut self) {
         let gone: io::Result<ExitStatus> = self.0.kill().and_then(|()| self.0.wait());
         let _ = gone;
@@ -55,10 +47,6 @@ impl Drop for Process {
 
 /// Runs an ignored test of this test program, for example `faults::worker_process`, as a process of its own in an
 /// environment with these variables. Returns what it printed.
-///
-/// # Panics
-///
-/// If the test fails.
 pub fn run_worker(test: &str, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let command = command.args(["--exact", test, "--ignored", "--nocapture"]);

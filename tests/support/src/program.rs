@@ -24,7 +24,6 @@ pub struct Program {
 }
 
 impl Program {
-    /// Starts a program.
     pub fn start(command: &mut Command) -> Self {
         let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = Process::start(pipes);
@@ -58,28 +57,23 @@ impl Program {
         (status.code(), lines, logs)
     }
 
-    /// Writes to its standard input.
     pub fn write(&mut self, text: impl AsRef<[u8]>) {
         let stdin = self.stdin.as_mut().expect("the input has not been ended");
         stdin.write_all(text.as_ref()).and_then(|()| stdin.flush()).expect("it reads its input");
     }
 
-    /// Ends its standard input.
     pub fn end_input(&mut self) {
         self.stdin = None;
     }
 
-    /// Returns the next line it prints.
     pub fn line(&self) -> Result<String, RecvTimeoutError> {
         self.stdout.recv_timeout(PATIENCE)
     }
 
-    /// Returns what it has logged until now.
     pub fn logs(&self) -> String {
         self.logged.lock().unwrap().clone()
     }
 
-    /// Sends `TERM`, `INT` or `HUP`.
     pub fn signal(&self, name: &str) {
         self.process.signal(name);
     }
@@ -97,7 +91,6 @@ impl Program {
         (status, self.all_logs(), self.stdout.iter().collect())
     }
 
-    /// Kills it, and returns what it logged.
     pub fn kill(&mut self) -> String {
         self.process.kill();
         self.all_logs()

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 /// What the proxy does to what passes through it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
     None,
     /// Breaks all connections and accepts no more.
     Cut,
@@ -24,7 +23,6 @@ pub enum Fault {
     Delay(Duration),
 }
 
-/// Stands between a client and a server on loopback.
 pub struct Proxy {
     port: u16,
     server_port: Arc<AtomicU16>,
@@ -32,7 +30,6 @@ pub struct Proxy {
     drops: Arc<Mutex<Drops>>,
 }
 
-/// The replies that the proxy drops.
 #[derive(Default)]
 struct Drops {
     to_drop: usize,
@@ -59,7 +56,6 @@ impl Drops {
 }
 
 impl Proxy {
-    /// Starts a proxy to the server at this loopback port.
     pub async fn to(server_port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -77,12 +73,10 @@ impl Proxy {
         Self { port, server_port, fault, drops }
     }
 
-    /// Returns the port it listens on.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns the URL of the server behind the proxy.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
     }
@@ -108,7 +102,6 @@ impl Proxy {
         self.drops.lock().unwrap().marked = (text.as_bytes().to_vec(), count);
     }
 
-    /// Returns how many replies were dropped so far.
     pub fn dropped(&self) -> usize {
         self.drops.lock().unwrap().dropped
     }

@@ -20,7 +20,6 @@ pub struct RecordedMetrics {
 /// The unit and the text of each metric, by name.
 type Descriptions = BTreeMap<String, (Option<Unit>, String)>;
 
-/// What a histogram was given.
 #[derive(Default)]
 struct Samples(Mutex<Vec<f64>>);
 
@@ -68,7 +67,6 @@ impl RecordedMetrics {
         f64::from_bits(self.count(name))
     }
 
-    /// Returns the unit and the help of each described metric.
     pub fn descriptions(&self) -> BTreeMap<String, (Option<Unit>, String)> {
         self.descriptions.lock().unwrap().clone()
     }
@@ -78,13 +76,11 @@ impl RecordedMetrics {
         self.cells.lock().unwrap().clear();
     }
 
-    /// Returns the names of all metrics, with their labels.
     pub fn names(&self) -> Vec<String> {
         let samples = self.samples.lock().unwrap();
         self.cells.lock().unwrap().keys().chain(samples.keys()).cloned().collect()
     }
 
-    /// Returns the gauge of the connection to Redis.
     pub fn available(&self) -> f64 {
         self.gauge("sliding_window_store_available{}")
     }

@@ -23,7 +23,6 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts a server, and waits until it answers.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
@@ -36,12 +35,10 @@ impl Redis {
         Self::start_with(&["--appendonly", "yes", "--appendfsync", "no"]).await
     }
 
-    /// Starts a server with these arguments.
     pub async fn start_with(arguments: &[&str]) -> Self {
         Self::start_in(&[], arguments).await
     }
 
-    /// Starts a server in an environment with these variables.
     pub async fn start_in(environment: &[(&str, &str)], arguments: &[&str]) -> Self {
         let (port, directory) = (Port::free(), tempfile::tempdir().unwrap());
         let mut command = Command::new("redis-server");
@@ -69,12 +66,10 @@ impl Redis {
         replica
     }
 
-    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port.number
     }
 
-    /// Returns the URL.
     pub fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port())
     }
@@ -104,12 +99,10 @@ impl Redis {
         keys
     }
 
-    /// Returns how many entries a log has.
     pub async fn entries(&self, log: &str) -> usize {
         self.run(&["ZCARD", log]).await
     }
 
-    /// Waits until a log has so many entries.
     pub async fn has_entries(&self, log: &str, count: usize) {
         eventually("Redis knows them", async || self.entries(log).await == count).await;
     }
@@ -148,16 +141,11 @@ impl Redis {
         eventually("it is busy", async || self.try_run::<()>(&["PING"]).await.is_err()).await;
     }
 
-    /// Sends the process a signal such as `STOP`.
     pub fn signal(&self, name: &str) {
         self.process.signal(name);
     }
 
-    /// Waits until the server answers.
-    ///
-    /// # Panics
-    ///
-    /// If another server answers on its port.
+    /// Waits until the server answers, and no other one on its port.
     pub async fn ready(&self) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -178,7 +166,6 @@ impl Redis {
         info.get("process_id")
     }
 
-    /// Runs one command on a connection of its own.
     pub async fn run<T: FromRedisValue>(&self, command: &[&str]) -> T {
         let reply = self.try_run(command).await;
         reply.unwrap_or_else(|error| panic!("{command:?}: {error}"))
@@ -204,13 +191,11 @@ impl Redis {
         client.get_multiplexed_async_connection_with_config(&config).await
     }
 
-    /// Returns one of the numbers of `INFO stats`.
     pub async fn stat(&self, name: &str) -> u64 {
         let stats: InfoDict = self.run(&["INFO", "stats"]).await;
         stats.get(name).unwrap_or_else(|| panic!("there is no {name}"))
     }
 
-    /// Returns how often a command was called.
     pub async fn call_count(&self, command: &str) -> u64 {
         let stats: InfoDict = self.run(&["INFO", "commandstats"]).await;
         let stats: Option<String> = stats.get(&format!("cmdstat_{command}"));

@@ -12,19 +12,14 @@ use tower::{Service, ServiceExt};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{PolicyHandle, SlidingWindowLayer, key};
 
-/// A response, read to its end.
 #[derive(Debug)]
 pub struct HttpResponse {
-    /// Its status.
     pub status: StatusCode,
-    /// Its headers.
     pub headers: HeaderMap,
-    /// Its body.
     pub body: String,
 }
 
 impl HttpResponse {
-    /// Reads a response to its end.
     pub async fn read<B>(response: Response<B>) -> Self
     where
         B: Body<Error: Debug>,
@@ -35,7 +30,6 @@ impl HttpResponse {
         Self { status: head.status, headers: head.headers, body }
     }
 
-    /// Reads a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).map(|value| value.to_str().expect("a header in ASCII"))
     }
@@ -47,7 +41,6 @@ impl HttpResponse {
         seconds
     }
 
-    /// Reads the body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -68,12 +61,10 @@ impl HttpResponse {
     }
 }
 
-/// Responds to every request with `ok`.
 pub async fn ok(_: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new("ok".into()))
 }
 
-/// A request that carries these headers.
 pub fn request(headers: &[(&str, &str)]) -> Request<String> {
     let with = |request: http::request::Builder, (name, value): &(&str, &str)| {
         request.header(*name, *value)
@@ -101,7 +92,6 @@ where
     HttpResponse::read(service.clone().oneshot(request).await.expect("no error")).await
 }
 
-/// Sends a request of `user` and returns the status of the answer.
 pub async fn status<S, ResBody>(service: &S, user: &str) -> StatusCode
 where
     S: Service<Request<String>, Response = Response<ResBody>, Error: Debug> + Clone,

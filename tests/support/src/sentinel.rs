@@ -4,22 +4,16 @@ use tempfile::TempDir;
 
 use crate::Redis;
 
-/// What the master is called.
 pub const MASTER: &str = "shop";
 
 /// A master that is replaced when it fails.
 pub struct Sentinels {
-    /// The master at the start.
     pub master: Redis,
-    /// Its replicas.
     pub replicas: Vec<Redis>,
-    /// What watches them.
     pub sentinels: Vec<Sentinel>,
 }
 
-/// One Sentinel.
 pub struct Sentinel {
-    /// Its process.
     pub server: Redis,
     _config: TempDir,
 }
@@ -41,7 +35,6 @@ impl Sentinels {
         Self { master, replicas, sentinels }
     }
 
-    /// Returns the Sentinels' URLs.
     pub fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(|sentinel| sentinel.server.url()).collect()
     }
@@ -62,7 +55,6 @@ impl Sentinel {
         Self { server, _config: config }
     }
 
-    /// Makes it name another master.
     pub async fn name(&self, master: &Redis) {
         self.server.run::<()>(&["SENTINEL", "REMOVE", MASTER]).await;
         let port = master.port().to_string();

@@ -17,17 +17,13 @@ use tokio::task::JoinHandle;
 use crate::program::{Program, command};
 use crate::requests::HttpResponse;
 
-/// The token of an admin listener.
 pub const TOKEN: &str = "0123456789abcdef-the-token";
-/// The flags of an admin listener.
 pub const ADMIN: [&str; 4] = ["--admin", "127.0.0.1:0", "--admin-token", TOKEN];
 
 /// A running server. It is killed if the test ends before it does.
 pub struct Server {
     program: Program,
-    /// The URL it announced.
     pub url: String,
-    /// The URL of its second listener, if it has one.
     pub admin_url: Option<String>,
     client: Client<HttpConnector, Body>,
 }
@@ -38,12 +34,10 @@ impl Server {
         Self::start_logging(program, "info", arguments)
     }
 
-    /// Starts a server that logs at this level.
     pub fn start_logging(program: &str, level: &str, arguments: &[&str]) -> Self {
         Self::start_in(program, &[("RUST_LOG", level)], arguments)
     }
 
-    /// Starts a server with these variables in its environment.
     pub fn start_in(program: &str, environment: &[(&str, &str)], arguments: &[&str]) -> Self {
         let mut command = command(program, arguments);
         command.args(["--listen", "127.0.0.1:0"]).envs(environment.iter().copied());
@@ -60,12 +54,10 @@ impl Server {
         Self { program, url, admin_url, client: Client::builder(TokioExecutor::new()).build_http() }
     }
 
-    /// Begins a request.
     pub fn request(&self, method: &str, path: &str) -> Builder {
         Request::builder().method(method).uri(format!("{}{path}", self.url))
     }
 
-    /// Begins a request to its second listener.
     pub fn admin_request(&self, method: &str, path: &str) -> Builder {
         let url = self.admin_url.as_deref().expect("it has an admin listener");
         Request::builder().method(method).uri(format!("{url}{path}"))
@@ -83,43 +75,35 @@ impl Server {
         send(&self.client, request, Body::empty()).await
     }
 
-    /// Sends a request with a body.
     pub async fn send_body(&self, request: Builder, body: impl Into<Body>) -> HttpResponse {
         send(&self.client, request, body.into()).await
     }
 
-    /// Sends a request from a task of its own.
     pub fn spawn(&self, request: Builder) -> JoinHandle<HttpResponse> {
         self.spawn_body(request, Body::empty())
     }
 
-    /// Sends a request with a body from a task of its own.
     pub fn spawn_body(&self, request: Builder, body: impl Into<Body>) -> JoinHandle<HttpResponse> {
         let (client, body) = (self.client.clone(), body.into());
         tokio::spawn(async move { send(&client, request, body).await })
     }
 
-    /// Sends a GET request.
     pub async fn get(&self, path: &str) -> HttpResponse {
         self.send(self.request("GET", path)).await
     }
 
-    /// Begins an order of a user named in `x-user-id`.
     pub fn order_request(&self, sku: &str, user: &str) -> Builder {
         self.request("POST", &format!("/seckill/{sku}/orders")).header("x-user-id", user)
     }
 
-    /// Sends an order of a user named in `x-user-id`.
     pub async fn order(&self, sku: &str, user: &str) -> HttpResponse {
         self.send(self.order_request(sku, user)).await
     }
 
-    /// Returns what it has logged until now.
     pub fn logs(&self) -> String {
         self.program.logs()
     }
 
-    /// Sends `TERM`, `INT` or `HUP`.
     pub fn signal(&self, name: &str) {
         self.program.signal(name);
     }

@@ -19,26 +19,22 @@ use crate::warnings::Warnings;
 use crate::{Cluster, MASTER, Redis, Sentinels};
 
 impl Redis {
-    /// Makes a store with a connection of its own.
     pub async fn store(&self) -> RedisStore {
         patient().connect(self.url()).await.unwrap()
     }
 
-    /// Makes a store without the deny cache.
     pub async fn store_without_deny_cache(&self) -> RedisStore {
         patient().deny_cache(false).connect(self.url()).await.unwrap()
     }
 }
 
 impl Cluster {
-    /// Returns what a store connects to.
     pub fn servers(&self) -> RedisServers {
         RedisServers::cluster(self.urls()).unwrap()
     }
 }
 
 impl Sentinels {
-    /// Returns what a store connects to.
     pub fn servers(&self) -> RedisServers {
         RedisServers::sentinel(self.urls(), MASTER).unwrap()
     }
@@ -113,9 +109,7 @@ pub fn outcome(wait: Duration) -> Outcome {
 /// A memory store that counts the checks. It may hold their replies back, be some way off, and delay settlements.
 #[derive(Clone, Default)]
 pub struct Delayed {
-    /// Where the logs are.
     pub store: MemoryStore,
-    /// How many checks there were.
     pub checks: Arc<AtomicUsize>,
     /// Holds back the replies to checks.
     pub hold: Option<Arc<Notify>>,
@@ -126,7 +120,6 @@ pub struct Delayed {
 }
 
 impl Delayed {
-    /// Returns how many checks there were.
     pub fn checks(&self) -> usize {
         self.checks.load(Ordering::Relaxed)
     }

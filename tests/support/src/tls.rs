@@ -14,11 +14,8 @@ use tower_sliding_window::RedisServers;
 
 /// A certificate for 127.0.0.1, and the authority that has signed it.
 pub struct Certificates {
-    /// The certificate.
     certificate: Vec<u8>,
-    /// Its private key.
     key: Vec<u8>,
-    /// The authority's certificate.
     pub authority: Vec<u8>,
 }
 

@@ -38,7 +38,6 @@ impl Warnings {
         Self(file)
     }
 
-    /// Returns the warnings so far, a line each.
     pub fn lines(&self) -> Vec<String> {
         let text = std::fs::read_to_string(self.0.path()).unwrap();
         text.lines().map(str::to_owned).collect()
