@@ -22,7 +22,7 @@ use tower_sliding_window::{
 use crate::live;
 use crate::names::UserId;
 use crate::policies::{Changes, Fleet, USER, shown};
-use crate::routes::{PathText, Shop};
+use crate::routes::{Answer, PathText, Shop};
 use example_support::admin::{PageQuery, page};
 use example_support::flags::penalty_length;
 use example_support::problem::{Problem, WholeBody, whole_seconds};
@@ -81,22 +81,19 @@ fn shown_ban(user: &str, ban: &Ban) -> Value {
 
 /// Responds with a page of the bans, and with the cursor of the next page, if there is one.
 async fn list(
-    State(Operator { bans, .. }): State<Operator>,
+    State(it): State<Operator>,
     query: Result<Query<PageQuery>, QueryRejection>,
-) -> Result<Json<Value>, Problem> {
+) -> Answer {
     let (cursor, limit) = PageQuery::read(query)?;
-    let BanPage { bans, next, .. } = bans.page(cursor, limit).await?;
+    let BanPage { bans, next, .. } = it.bans.page(cursor, limit).await?;
     let user = |key: &Key| String::from_utf8_lossy(key.as_bytes()).into_owned();
     let listed = bans.iter().map(|(key, ban)| shown_ban(&user(key), ban)).collect();
     Ok(page("bans", listed, next))
 }
 
-async fn show(
-    State(Operator { bans, .. }): State<Operator>,
-    path: PathText,
-) -> Result<Json<Value>, Problem> {
+async fn show(State(it): State<Operator>, path: PathText) -> Answer {
     let user = user(path)?;
-    let ban = bans.get(user.as_str()).await?.ok_or_else(not_banned)?;
+    let ban = it.bans.get(user.as_str()).await?.ok_or_else(not_banned)?;
     Ok(Json(shown_ban(user.as_str(), &ban)))
 }
 
@@ -110,28 +107,19 @@ struct WantedBan {
 }
 
 /// Responds with the ban that stands, which may be a longer one from before.
-async fn impose(
-    State(Operator { bans, .. }): State<Operator>,
-    path: PathText,
-    body: WholeBody,
-) -> Result<Json<Value>, Problem> {
+async fn impose(State(it): State<Operator>, path: PathText, body: WholeBody) -> Answer {
     let user = user(path)?;
     let WantedBan { length, reason } = body.object().map_err(bad_ban)?;
     let length = penalty_length(&length).map_err(|why| bad_ban(format!("`for`: {why}")))?;
-    let imposed = bans.impose(user.as_str(), length, &reason).await;
+    let imposed = it.bans.impose(user.as_str(), length, &reason).await;
     let ban = imposed.map_err(Problem::of_unconfirmed_change)?;
     Ok(Json(shown_ban(user.as_str(), &ban)))
 }
 
-async fn lift(
-    State(Operator { bans, .. }): State<Operator>,
-    path: PathText,
-) -> Result<StatusCode, Problem> {
-    let lifted = bans.lift(user(path)?.as_str()).await;
-    match lifted.map_err(Problem::of_unconfirmed_change)? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(not_banned()),
-    }
+async fn lift(State(it): State<Operator>, path: PathText) -> Result<StatusCode, Problem> {
+    let lifted = it.bans.lift(user(path)?.as_str()).await;
+    let is_lifted = lifted.map_err(Problem::of_unconfirmed_change)?;
+    if is_lifted { Ok(StatusCode::NO_CONTENT) } else { Err(not_banned()) }
 }
 
 fn not_banned() -> Problem {
@@ -139,15 +127,14 @@ fn not_banned() -> Problem {
 }
 
 fn bad_ban(why: impl Display) -> Problem {
-    let title = "The ban is malformed";
-    Problem::new(StatusCode::BAD_REQUEST, "bad-ban", title).detail(format!(
-        "The body must be {{\"for\": \"1h\", \"reason\": \"...\"}}, in UTF-8: {why}."
-    ))
+    let detail =
+        format!("The body must be {{\"for\": \"1h\", \"reason\": \"...\"}}, in UTF-8: {why}.");
+    Problem::new(StatusCode::BAD_REQUEST, "bad-ban", "The ban is malformed").detail(detail)
 }
 
 /// Reads the log of a user, or of an address under its policy. It is not changed, and nothing is counted.
 async fn explain(
-    State(Operator { windows, on_failure, fleet, .. }): State<Operator>,
+    State(it): State<Operator>,
     Query(query): Query<HashMap<String, String>>,
     path: PathText,
 ) -> Result<Json<Explanation>, Problem> {
@@ -156,13 +143,13 @@ async fn explain(
     // The log of an IPv6 address is that of its network.
     let address = user.as_str().parse::<IpAddr>().ok().filter(|_| policy != USER);
     let key = address.map_or_else(|| Key::from(user.as_str()), |it| peer_ip().key_of(it));
-    let policy = fleet.set().of(policy, &key).ok_or_else(unknown_policy)?;
-    let limiter = Limiter::new(policy, windows).failure_policy(on_failure);
+    let policy = it.fleet.set().of(policy, &key).ok_or_else(unknown_policy)?;
+    let limiter = Limiter::new(policy, it.windows).failure_policy(it.on_failure);
     Ok(Json(limiter.explain(key).await?))
 }
 
-async fn policies(State(Operator { fleet, .. }): State<Operator>) -> Json<Value> {
-    Json(shown(&fleet).await)
+async fn policies(State(it): State<Operator>) -> Json<Value> {
+    Json(shown(&it.fleet).await)
 }
 
 /// The body of the PUT of a policy.
@@ -176,15 +163,14 @@ struct WantedPolicy {
 
 /// Sets quotas by PUT, and follows the flags again by DELETE.
 async fn change(
-    State(Operator { fleet, .. }): State<Operator>,
+    State(it): State<Operator>,
     method: Method,
     name: PathText,
     body: WholeBody,
-) -> Result<Json<Value>, Problem> {
-    let wanted =
-        if method == Method::PUT { Some(body.object().map_err(bad_policy)?) } else { None };
+) -> Answer {
+    let wanted = (method == Method::PUT).then(|| body.object().map_err(bad_policy)).transpose()?;
     let version = wanted.as_ref().and_then(|it: &WantedPolicy| it.version);
-    let name = name.ok().map(|Path(name)| name).filter(|name| fleet.set().has(name));
+    let name = name.ok().map(|Path(name)| name).filter(|name| it.fleet.set().has(name));
     let name = name.ok_or_else(unknown_policy)?;
     let edit = |mut changes: Changes| {
         match wanted {
@@ -193,8 +179,8 @@ async fn change(
         };
         Ok(changes)
     };
-    fleet.change(version, edit, bad_policy).await?;
-    Ok(Json(shown(&fleet).await))
+    it.fleet.change(version, edit, bad_policy).await?;
+    Ok(policies(State(it)).await)
 }
 
 fn unknown_policy() -> Problem {
@@ -204,7 +190,6 @@ fn unknown_policy() -> Problem {
 }
 
 fn bad_policy(why: impl Display) -> Problem {
-    let title = "The policy is malformed";
-    Problem::new(StatusCode::BAD_REQUEST, "bad-policy", title)
-        .detail(format!("The body must be {{\"quotas\": \"2/1s,5/60s\"}}: {why}."))
+    let detail = format!("The body must be {{\"quotas\": \"2/1s,5/60s\"}}: {why}.");
+    Problem::new(StatusCode::BAD_REQUEST, "bad-policy", "The policy is malformed").detail(detail)
 }

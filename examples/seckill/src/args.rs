@@ -107,9 +107,8 @@ pub(crate) struct Args {
     /// Opens the sale after this time, such as 30s or 5m. With Redis, the first server of a prefix adds it to
     /// the time of Redis, and all others keep that opening, also without this flag and after a restart. Without
     /// any opening the sale is open at once. A server that has no opening at its start sells, whatever the
-    /// others do later. For a new sale delete the key PREFIX:opening first.
-    /// Requests before the opening count in the windows, so with --ban they can lead to bans before
-    /// the opening. In a draw only entries count: an order without a ticket is a 403 before the limit.
+    /// others do later. For a new sale delete the key PREFIX:opening first. Requests before the opening count
+    /// in the windows, but for orders of a draw: without a ticket they are a 403 before the limit.
     #[arg(long, value_name = "DURATION", value_parser = span, conflicts_with = "opens_at")]
     pub(crate) opens_in: Option<Duration>,
 
@@ -148,15 +147,15 @@ impl Args {
     pub(crate) fn read() -> Self {
         let args = Self::parse();
         let mut skus = HashSet::new();
-        if let Some((twice, _)) = args.stock.iter().find(|(sku, _)| !skus.insert(sku)) {
-            let message = format!("--stock names the SKU {twice} twice");
-            Self::command().error(ErrorKind::ArgumentConflict, message).exit();
-        }
-        if args.accounts.is_none() && !args.nat.is_empty() {
-            let message = "--nat needs --accounts";
-            Self::command().error(ErrorKind::ArgumentConflict, message).exit();
-        }
-        args
+        let twice = args.stock.iter().find(|(sku, _)| !skus.insert(sku));
+        let wrong = match twice {
+            Some((sku, _)) => format!("--stock names the SKU {sku} twice"),
+            None if args.accounts.is_none() && !args.nat.is_empty() => {
+                "--nat needs --accounts".into()
+            }
+            None => return args,
+        };
+        Self::command().error(ErrorKind::ArgumentConflict, wrong).exit()
     }
 
     /// Returns how many replicas must have an order.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::draw::Draw;
 use crate::names::{Sku, UserId};
-use crate::routes::{PathText, Shop, whole_milliseconds};
+use crate::routes::{Answer, PathText, Shop, whole_milliseconds};
 use crate::stock::{Call, OnSale, Outcome, Reply, StockError};
 use example_support::problem::Problem;
 
@@ -55,19 +55,16 @@ pub(crate) async fn enter(
     path: PathText,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     let (sku, on_sale) = known(&shop, path)?;
-    if on_sale.draw().is_none() {
+    let draw = on_sale.draw().ok_or_else(|| {
         let title = "This SKU goes to who comes first";
-        return Err(Problem::new(StatusCode::NOT_FOUND, "no-draw", title));
-    }
-    let reply = on_sale.call(Call::Enter(&user)).await.map_err(StockError::of_a_change)?;
+        Problem::new(StatusCode::NOT_FOUND, "no-draw", title)
+    })?;
+    let call = Call::Enter { user: &user, place: draw.score(&user) };
+    let reply = on_sale.call(call).await.map_err(StockError::of_a_change)?;
     Ok((StatusCode::ACCEPTED, Json(shown(&shop, sku, on_sale, &user, &reply))))
 }
 
-pub(crate) async fn show(
-    State(shop): State<Arc<Shop>>,
-    user: UserId,
-    path: PathText,
-) -> Result<Json<Value>, Problem> {
+pub(crate) async fn show(State(shop): State<Arc<Shop>>, user: UserId, path: PathText) -> Answer {
     let (sku, on_sale) = known(&shop, path)?;
     let reply = on_sale.call(Call::Entry(&user)).await?;
     Ok(Json(shown(&shop, sku, on_sale, &user, &reply)))

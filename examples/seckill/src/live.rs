@@ -24,7 +24,7 @@ use crate::stock::Outcome;
 /// How many keys of all policies are told apart among those denied most, and how many are shown.
 const OFFENDERS: (usize, usize) = (600, 10);
 
-/// What can come of orders and entries, and of payments, as the page and the metrics show it.
+/// What can come of orders and entries, and of payments by the names of [`Outcome`], as the page and the metrics show it.
 const ORDERS: &[&str] = &[
     "ordered",
     "ordered-before",
@@ -45,8 +45,10 @@ impl Counts {
         Self(outcomes.iter().map(|outcome| (*outcome, AtomicU64::new(0))).collect())
     }
 
+    /// Counts an outcome, by its name or among the others.
     fn add(&self, outcome: &str) {
-        if let Some((_, count)) = self.0.iter().find(|(it, _)| *it == outcome) {
+        let find = |name| self.0.iter().find(|(it, _)| *it == name);
+        if let Some((_, count)) = find(outcome).or_else(|| find("other")) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -82,14 +84,8 @@ impl Meter {
 
     /// Counts what came of a payment, or that the store did not say.
     pub(crate) fn count_payment(&self, outcome: Option<Outcome>) {
-        self.payments.add(match outcome {
-            Some(Outcome::Paid) => "paid",
-            Some(Outcome::TooLate) => "too-late",
-            Some(Outcome::AlreadyPaid) => "already-paid",
-            Some(Outcome::Unknown) => "unknown",
-            None => "unavailable",
-            Some(_) => "other",
-        });
+        let outcome = outcome.map_or_else(|| json!("unavailable"), |it| json!(it));
+        self.payments.add(outcome.as_str().unwrap_or_default());
     }
 }
 
@@ -126,13 +122,10 @@ pub(crate) async fn report(shop: Arc<Shop>) {
             metrics::counter!("seckill_payments_total", "outcome" => outcome).absolute(count);
         }
         metrics::gauge!("seckill_ready").set(f64::from(Standstill::of(&shop).is_none()));
-        for sku in &shop.skus {
+        for (sku, on_sale) in &shop.stock {
             let gauge = |name: &'static str| metrics::gauge!(name, "sku" => sku.to_string());
-            let [left, entries, turns] = match shop.stock[sku].level() {
-                Ok(level) => {
-                    let left = level.stock.saturating_sub(level.sold);
-                    [left, level.entries, level.turns].map(f64::from)
-                }
+            let [left, entries, turns] = match on_sale.level() {
+                Ok(level) => [level.left(), level.entries, level.turns].map(f64::from),
                 Err(crate::stock::StockError::Lost(_)) => [-1.0, f64::NAN, f64::NAN],
                 _ => [f64::NAN; 3],
             };
@@ -145,8 +138,7 @@ pub(crate) async fn report(shop: Arc<Shop>) {
 }
 
 pub(crate) async fn show(State(Operator { shop, fleet, .. }): State<Operator>) -> Json<Value> {
-    let stock =
-        shop.skus.iter().map(|sku| json!({ "sku": sku, "level": shop.stock[sku].level().ok() }));
+    let stock = shop.stock.iter().map(|(sku, it)| json!({ "sku": sku, "level": it.level().ok() }));
     let offender = |it: &Offender| {
         let key = String::from_utf8_lossy(it.key().as_bytes());
         json!({ "policy": it.policy(), "key": key, "denials": it.denials() })

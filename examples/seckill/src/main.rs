@@ -60,7 +60,7 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
         None => {
             tracing::info!("windows, stock and orders are kept in this process");
             let terms = terms(&args, Opening::start(&args, None).await?);
-            let shelf = |pieces| OnSale::Memory(Box::new(MemoryStock::new(pieces, terms.clone())));
+            let shelf = |pieces| OnSale::Memory(Box::new(MemoryStock::new(pieces, &terms)));
             let stock = args.stock.iter().map(|(sku, pieces)| (sku.clone(), shelf(*pieces)));
             let fleet = SharedPolicies::new(limits, Default::default(), None);
             (Arc::new(MemoryStore::new()), stock.collect(), terms, fleet)
@@ -77,7 +77,6 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let shop = Arc::new(Shop {
         stock,
         terms,
-        skus: args.stock.iter().map(|(sku, _)| sku.clone()).collect(),
         prefix: args.redis.prefix.clone(),
         user: user_key(args.user_query.as_deref()),
         keeps_refunds: args.payment_token.is_some() && !args.redis.redis.is_empty(),

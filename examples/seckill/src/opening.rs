@@ -33,20 +33,20 @@ impl Opening {
     ) -> Result<Self, StoreError> {
         let date = args.opens_at.map(|date| date.duration_since(UNIX_EPOCH).unwrap_or_default());
         let delay = args.opens_in.map(|delay| since_1970() + delay);
+        let here = date.or(delay).unwrap_or_default().as_micros() as u64;
         let script = RedisScript::new(include_str!("opening.lua"));
-        let key = format!("{}:opening", args.redis.prefix);
-        let clock = Clock { here: date.or(delay).unwrap_or_default(), redis, script, key };
-        let (now, opening) = clock.read(date, args.opens_in).await?;
-        let left = opening.saturating_sub(now);
-        let at = Some(Instant::now() + left).filter(|_| !left.is_zero());
-        let (sender, receiver) = watch::channel((opening.as_micros() as u64, at));
-        if at.is_some() {
+        let clock = Clock { here, redis, script, key: format!("{}:opening", args.redis.prefix) };
+        let micros = |it: Duration| it.as_micros() as u64;
+        let when = clock.read(date.map(micros), args.opens_in.map(micros)).await?;
+        let (sender, receiver) = watch::channel(when);
+        let opening = Self(receiver);
+        if let Some(left) = opening.opens_in() {
             tracing::info!(opens_in = ?left, "the sale is closed, on every server");
-            tokio::spawn(clock.follow(opening, left, sender));
-        } else if !opening.is_zero() {
+            tokio::spawn(clock.follow(sender));
+        } else if when.0 > 0 {
             tracing::info!("the sale is open");
         }
-        Ok(Self(receiver))
+        Ok(opening)
     }
 
     /// Passes if the sale is open.
@@ -71,46 +71,45 @@ impl Opening {
 /// The clock of Redis, or else that of this machine.
 struct Clock {
     /// The opening on that of this machine.
-    here: Duration,
+    here: u64,
     redis: Option<RedisCommands>,
     script: RedisScript,
     key: String,
 }
 
 impl Clock {
-    /// Proposes an opening, and returns the time and the opening that stands, both since 1970.
-    async fn read(
-        &self,
-        date: Option<Duration>,
-        delay: Option<Duration>,
-    ) -> Result<(Duration, Duration), StoreError> {
-        let Self { here, redis, script, key } = self;
-        let Some(commands) = redis else { return Ok((since_1970(), *here)) };
-        let [date, delay] =
-            [date, delay].map(|it| it.map_or(String::new(), |it| it.as_micros().to_string()));
-        let (now, opening): (u64, String) = commands.script(script, &[key], &[date, delay]).await?;
-        let opening = if opening.is_empty() { Ok(0) } else { opening.parse() };
-        let opening = opening.map_err(|_| StoreError::Protocol {
-            message: format!("the key {key} holds no opening: delete it"),
-        })?;
-        Ok((Duration::from_micros(now), Duration::from_micros(opening)))
+    /// Proposes an opening, and returns the one that stands. All times are in microseconds.
+    async fn read(&self, date: Option<u64>, delay: Option<u64>) -> Result<When, StoreError> {
+        let (now, opening) = match &self.redis {
+            None => (since_1970().as_micros() as u64, self.here),
+            Some(commands) => {
+                let text = |it: Option<u64>| it.map_or(String::new(), |it| it.to_string());
+                let proposed = [text(date), text(delay)];
+                let (now, opening): (u64, String) =
+                    commands.script(&self.script, &[&self.key], &proposed).await?;
+                let opening = if opening.is_empty() { Ok(0) } else { opening.parse() };
+                let message = || format!("the key {} holds no opening: delete it", self.key);
+                (now, opening.map_err(|_| StoreError::Protocol { message: message() })?)
+            }
+        };
+        let left = Duration::from_micros(opening.saturating_sub(now));
+        Ok((opening, (opening > now).then(|| Instant::now() + left)))
     }
 
     /// Opens the sale when the clock says that it is time. What this server computes is only when to ask, so
     /// no order is early by that clock.
-    async fn follow(self, mut opening: Duration, mut left: Duration, sender: Sender<When>) {
+    async fn follow(self, sender: Sender<When>) {
         let mut is_known = true;
         loop {
+            let (opening, at) = *sender.borrow();
+            let Some(at) = at else { return tracing::info!("the sale is open") };
+            let left = at.saturating_duration_since(Instant::now());
             sleep(if is_known { left.min(LOOK) } else { RETRY }).await;
             // Proposed again, for a Redis that has lost it.
             match self.read(Some(opening), None).await {
-                Ok((now, held)) => {
-                    (is_known, opening, left) = (true, held, held.saturating_sub(now));
-                    let at = Some(Instant::now() + left).filter(|_| !left.is_zero());
-                    sender.send_replace((held.as_micros() as u64, at));
-                    if at.is_none() {
-                        return tracing::info!("the sale is open");
-                    }
+                Ok(when) => {
+                    is_known = true;
+                    sender.send_replace(when);
                 }
                 Err(error) => {
                     if mem::take(&mut is_known) {

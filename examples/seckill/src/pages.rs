@@ -21,7 +21,7 @@ pub(crate) fn live() -> Router {
 }
 
 /// Returns the page of the customers, with the SKUs.
-pub(crate) fn shop(skus: &[Sku]) -> Router {
+pub(crate) fn shop(skus: &[&Sku]) -> Router {
     // No SKU holds a character that could end the script element.
     let sale = json!({ "skus": skus });
     let html = include_str!("pages/shop.html").replace(">SALE<", &format!(">{sale}<"));

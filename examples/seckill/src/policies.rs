@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::http::request::Parts;
 use ipnet::IpNet;
 use serde_json::{Value, json};
-use tower_sliding_window::key::IpExtractor;
+use tower_sliding_window::key::{client_ip, peer_ip};
 use tower_sliding_window::{
     Key, KeyError, KeyExtractor, Penalty, Policy, PolicyError, PolicyHandle, Quota,
     SlidingWindowLayer,
@@ -48,6 +48,8 @@ pub(crate) struct Limits {
 
 /// The policies of the addresses of a network.
 pub(crate) struct Network {
+    /// Finds an address that is here.
+    here: Arc<dyn KeyExtractor>,
     pub(crate) ip: Option<PolicyHandle>,
     accounts: Option<PolicyHandle>,
     /// Kept in this process.
@@ -66,7 +68,19 @@ impl Limits {
             user = user.penalty(Penalty::manual());
         }
         let user = PolicyHandle::try_new(user)?;
-        let of_network = |users: Option<u32>| {
+        let nets: Arc<[IpNet]> = args.nat.iter().map(|(net, _)| *net).collect();
+        let address = args.trust_proxy.clone().map_or_else(peer_ip, client_ip);
+        let of_network = |(number, users): (usize, Option<u32>)| {
+            let (nets, address) = (Arc::clone(&nets), address.clone());
+            // A request with a ticket passes: it has entered once.
+            let here = move |parts: &Parts| {
+                if parts.extensions.get::<Ticket>().is_some() {
+                    return Err(KeyError::NotApplicable);
+                }
+                let key = address.extract(parts)?;
+                let is_here = network_of(&nets, &key) == number;
+                if is_here { Ok(key) } else { Err(KeyError::NotApplicable) }
+            };
             let more = |quota: &Quota| match users.zip(args.accounts) {
                 Some((users, usual)) => {
                     let limit = quota.limit().saturating_mul(users).div_ceil(usual.limit());
@@ -83,58 +97,38 @@ impl Limits {
             let accounts = args.accounts.as_ref().map(|usual| {
                 PolicyHandle::new(Policy::new(ACCOUNTS).quota(more(usual)).distinct())
             });
-            Ok(Network { ip: ip.transpose()?, accounts, reads })
+            Ok(Network { here: Arc::new(here), ip: ip.transpose()?, accounts, reads })
         };
         let users = args.nat.iter().map(|(_, users)| Some(*users));
-        let networks = [None].into_iter().chain(users).map(of_network);
+        let networks = [None].into_iter().chain(users).enumerate().map(of_network);
         let networks = networks.collect::<Result<Vec<_>, PolicyError>>()?;
         let changing = [&user].into_iter().chain(&networks[0].ip);
         let changing = changing.map(|it| (Policy::clone(&it.get()), it.clone())).collect();
-        let nets = args.nat.iter().map(|(net, _)| *net).collect();
         Ok(Self { changing, nets, networks })
     }
 
-    /// Adds rules of addresses, with some policies of their networks. A request with a ticket passes: it has entered once.
+    /// Adds rules of addresses, with some policies of their networks.
     pub(crate) fn of_addresses(
         &self,
-        mut layer: SlidingWindowLayer,
-        address: &IpExtractor,
+        layer: SlidingWindowLayer,
         policy: impl Fn(&Network) -> &Option<PolicyHandle>,
     ) -> SlidingWindowLayer {
-        for (number, network) in self.networks.iter().enumerate() {
-            if let Some(policy) = policy(network) {
-                layer = layer.rule(policy, self.here(number, address));
-            }
-        }
-        layer
+        self.networks.iter().fold(layer, |layer, network| match policy(network) {
+            Some(policy) => layer.rule(policy, network.here.clone()),
+            None => layer,
+        })
     }
 
     /// Adds the rules about how many users of an address may enter.
     pub(crate) fn of_accounts(
         &self,
-        mut layer: SlidingWindowLayer,
-        address: &IpExtractor,
+        layer: SlidingWindowLayer,
         user: &Arc<dyn KeyExtractor>,
     ) -> SlidingWindowLayer {
-        for (number, network) in self.networks.iter().enumerate() {
-            if let Some(accounts) = &network.accounts {
-                layer = layer.rule_distinct(accounts, self.here(number, address), user.clone());
-            }
-        }
-        layer
-    }
-
-    /// Finds the addresses of one network. A request with a ticket has none.
-    fn here(&self, number: usize, address: &IpExtractor) -> impl KeyExtractor + Clone + use<> {
-        let (nets, address) = (Arc::clone(&self.nets), address.clone());
-        move |parts: &Parts| {
-            if parts.extensions.get::<Ticket>().is_some() {
-                return Err(KeyError::NotApplicable);
-            }
-            let key = address.extract(parts)?;
-            let is_here = network_of(&nets, &key) == number;
-            if is_here { Ok(key) } else { Err(KeyError::NotApplicable) }
-        }
+        self.networks.iter().fold(layer, |layer, network| match &network.accounts {
+            Some(accounts) => layer.rule_distinct(accounts, network.here.clone(), user.clone()),
+            None => layer,
+        })
     }
 
     /// Returns the policy of that name that holds for a user or an address.

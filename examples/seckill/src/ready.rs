@@ -43,9 +43,9 @@ pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
 impl Standstill {
     /// Looks at what this server has last seen of its SKUs. Asks nobody.
     pub(crate) fn of(shop: &Shop) -> Option<Self> {
-        let Shop { stock, skus, prefix, .. } = shop;
+        let Shop { stock, prefix, .. } = shop;
         let failed: Vec<_> =
-            skus.iter().filter_map(|sku| Some((sku, stock[sku].trouble()?))).collect();
+            stock.iter().filter_map(|(sku, it)| Some((sku, it.trouble()?))).collect();
         let is_lost = |it: &&(_, _)| matches!(it.1, StockError::Lost(_));
         let lost: Vec<&Sku> = failed.iter().filter(is_lost).map(|(sku, _)| *sku).collect();
         // What is lost does not come back by itself, as others may.
@@ -53,7 +53,7 @@ impl Standstill {
         let (why, hint) = match error {
             StockError::Lost(_) => (
                 error.to_string(),
-                new_sales(prefix, &lost, lost.len() == skus.len()),
+                new_sales(prefix, &lost, lost.len() == stock.len()),
             ),
             error => (
                 format!("the stock can't be read or changed. {error}"),
@@ -63,7 +63,7 @@ impl Standstill {
                     .into(),
             ),
         };
-        let is_whole = failed.len() == skus.len();
+        let is_whole = failed.len() == stock.len();
         let what = if is_whole { "Nothing".into() } else { format!("No {sku}") };
         // Redis's own messages may end with a full stop.
         let reason = format!("{what} is sold: {}.", why.trim_end_matches('.'));

@@ -5,16 +5,17 @@ use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, State};
+use axum::http::StatusCode;
 use axum::http::header::LOCATION;
-use axum::http::{HeaderName, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_sliding_window::store::Store;
 use tower_sliding_window::{
-    FailurePolicy, KeyExtractor, MemoryStore, Policy, Quota, SlidingWindowLayer, key,
+    FailurePolicy, KeyExtractor, MemoryStore, Policy, Quota, SlidingWindowLayer,
 };
 use uuid::Uuid;
 
@@ -43,7 +44,6 @@ const LONGEST_BODY: usize = 4096;
 pub(crate) struct Shop {
     pub(crate) stock: Stock,
     pub(crate) terms: Terms,
-    pub(crate) skus: Vec<Sku>,
     /// What the keys in Redis begin with.
     pub(crate) prefix: String,
     pub(crate) user: Arc<dyn KeyExtractor>,
@@ -60,7 +60,6 @@ pub(crate) fn routes(
     limits: &Limits,
     windows: Arc<dyn Store>,
 ) -> Result<Router, AdminError> {
-    let address = args.trust_proxy.clone().map_or_else(key::peer_ip, key::client_ip);
     let user = Arc::clone(&shop.user);
     // Two rules, one decision: a request counts for its user and for its address, or for neither.
     let mut limit = SlidingWindowLayer::new(limits.user(), user.clone(), windows);
@@ -68,14 +67,14 @@ pub(crate) fn routes(
     if args.admin.admin.is_some() {
         limit = shop.meter.watch(limit);
     }
-    let limit = limits.of_addresses(limit, &address, |it| &it.ip);
-    let entry_limit = limits.of_accounts(limit.clone(), &address, &user);
+    let limit = limits.of_addresses(limit, |it| &it.ip);
+    let entry_limit = limits.of_accounts(limit.clone(), &user);
     // Kept in this process: a read that is refused costs Redis nothing, and one that is not costs it no
     // check. Entries are counted here first: one that `accounts` denies counts nowhere else, and would ask Redis each time.
     let [read_limit, entries_here] = [("read", READS), ("entry", ENTRIES)].map(|(name, quota)| {
         let policy = Policy::new(name).quota(quota);
         let limit = SlidingWindowLayer::new(policy, user.clone(), MemoryStore::new());
-        limits.of_addresses(limit, &address, |it| &it.reads)
+        limits.of_addresses(limit, |it| &it.reads)
     });
     // If there is no room here, Redis decides as ever.
     let entries_here = entries_here.failure_policy(FailurePolicy::Open);
@@ -92,7 +91,7 @@ pub(crate) fn routes(
         }
     };
     let mut orders = post(place_order).route_layer(limit);
-    if shop.stock.values().any(|it| it.draw().is_some()) {
+    if shop.stock.iter().any(|(_, it)| it.draw().is_some()) {
         let tickets = from_fn_with_state(Arc::clone(&shop), entries::with_ticket);
         orders = orders.route_layer(tickets);
     }
@@ -116,11 +115,12 @@ pub(crate) fn routes(
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(readyz))
         .with_state(Arc::clone(&shop));
-    Ok(with_fallbacks(routes.merge(pages::shop(&shop.skus))))
+    let skus: Vec<&Sku> = shop.stock.iter().map(|(sku, _)| sku).collect();
+    Ok(with_fallbacks(routes.merge(pages::shop(&skus))))
 }
 
 pub(crate) type PathText = Result<Path<String>, PathRejection>;
-type Created = (StatusCode, [(HeaderName, String); 1], Json<Value>);
+pub(crate) type Answer = Result<Json<Value>, Problem>;
 
 /// Runs behind the layer, so the request counts whatever the response is. A client that hammers the
 /// route before the sale opens has a full quota when it opens.
@@ -129,7 +129,7 @@ async fn place_order(
     user: UserId,
     ticket: Option<Extension<Ticket>>,
     path: PathText,
-) -> Result<Created, Problem> {
+) -> Result<impl IntoResponse, Problem> {
     shop.terms.opening.check()?;
     let (sku, on_sale) = shop.sku(path)?;
     let ticket = ticket.map_or(0, |Extension(Ticket(end))| end);
@@ -143,23 +143,23 @@ async fn place_order(
             Ok((StatusCode::CREATED, location, Json(shown(&order, &user, &reply))))
         }
         Outcome::Held => {
-            let title = "The user has an order for this SKU already";
-            let order_id = format!("{sku}.{}", reply.order);
-            Err(Problem::new(StatusCode::CONFLICT, "already-ordered", title)
-                .member("order_id", order_id))
+            let problem = conflict("already-ordered", "The user has an order for this SKU already");
+            Err(problem.member("order_id", format!("{sku}.{}", reply.order)))
         }
         Outcome::TurnOver => {
             let problem = Problem::new(StatusCode::FORBIDDEN, "turn-over", "The turn is over");
-            Err(problem
-                .detail("It has passed to the next in line. Enter again to be behind the others."))
+            let detail = "It has passed to the next in line. Enter again to be behind the others.";
+            Err(problem.detail(detail))
         }
-        _ => Err(Problem::new(StatusCode::GONE, "sold-out", "Sold out").detail(format!(
-            "Until GET /seckill/{sku} says `over`, what is not paid in time comes back."
-        ))),
+        _ => {
+            let problem = Problem::new(StatusCode::GONE, "sold-out", "Sold out");
+            let until = format!("Until GET /seckill/{sku} says `over`");
+            Err(problem.detail(format!("{until}, what is not paid in time comes back.")))
+        }
     }
 }
 
-async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Result<Json<Value>, Problem> {
+async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Answer {
     let (sku, on_sale) = shop.sku(path)?;
     let (draw, level) = (on_sale.draw(), on_sale.level()?);
     Ok(Json(json!({
@@ -173,7 +173,7 @@ async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Result<Json<Val
         "sku": sku,
         "stock": level.stock,
         "sold": level.sold,
-        "remaining": level.stock.saturating_sub(level.sold),
+        "remaining": level.left(),
         "opens_in_ms": shop.terms.opening.opens_in().map(whole_milliseconds),
     })))
 }
@@ -184,13 +184,9 @@ pub(crate) fn whole_milliseconds(span: Duration) -> u64 {
 }
 
 /// Shows an order to its user. To another user it does not exist.
-async fn order(
-    State(shop): State<Arc<Shop>>,
-    user: UserId,
-    path: PathText,
-) -> Result<Json<Value>, Problem> {
+async fn order(State(shop): State<Arc<Shop>>, user: UserId, path: PathText) -> Answer {
     let id = order_id(path)?;
-    let on_sale = shop.stock.get(&id.sku).ok_or_else(unknown_order)?;
+    let (_, on_sale) = shop.find(&id.sku).ok_or_else(unknown_order)?;
     on_sale.level()?;
     let reply = on_sale.call(Call::Entry(&user)).await?;
     if reply.order != id.uuid.to_string() {
@@ -217,19 +213,16 @@ struct Payment {
 }
 
 /// Marks an order as paid. The provider may call again until it has an answer.
-async fn pay(
-    State(shop): State<Arc<Shop>>,
-    path: PathText,
-    body: WholeBody,
-) -> Result<Json<Value>, Problem> {
+async fn pay(State(shop): State<Arc<Shop>>, path: PathText, body: WholeBody) -> Answer {
     let id = order_id(path).inspect_err(|_| shop.meter.count_payment(Some(Outcome::Unknown)))?;
     let payment = body.object().ok().map(|Payment { payment_id }| payment_id);
-    let payment =
-        payment.filter(|id| (1..=LONGEST_PAYMENT_ID).contains(&id.len())).ok_or_else(|| {
-            Problem::new(StatusCode::BAD_REQUEST, "bad-payment", "The body names no payment")
-                .detail("The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.")
-        })?;
-    let Some(on_sale) = shop.stock.get(&id.sku) else {
+    let fits = |id: &String| (1..=LONGEST_PAYMENT_ID).contains(&id.len());
+    let Some(payment) = payment.filter(fits) else {
+        let title = "The body names no payment";
+        let detail = "The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.";
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "bad-payment", title).detail(detail));
+    };
+    let Some((_, on_sale)) = shop.find(&id.sku) else {
         // The provider calls again, and may reach a server that sells it.
         shop.meter.count_payment(None);
         let title = "This server does not sell the SKU of the order";
@@ -240,22 +233,23 @@ async fn pay(
     let reply = on_sale.call(call).await;
     shop.meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
     let reply = reply.map_err(StockError::of_a_change)?;
-    let refund = |problem: Problem| {
-        let detail = "The payment is recorded for a refund.";
-        Err(if shop.keeps_refunds { problem.detail(detail) } else { problem })
-    };
-    let conflict = |kind, title| Problem::new(StatusCode::CONFLICT, kind, title);
-    match reply.outcome {
-        Outcome::Paid => Ok(Json(json!({ "order_id": id.to_string(), "paid": true }))),
-        Outcome::AlreadyPaid => {
-            refund(conflict("already-paid", "Another payment has paid the order"))
+    let problem = match reply.outcome {
+        Outcome::Paid => return Ok(Json(json!({ "order_id": id.to_string(), "paid": true }))),
+        Outcome::PaymentUsed => {
+            let problem = conflict("payment-used", "The payment is of another order");
+            return Err(problem.detail("Each order needs a payment with an id of its own."));
         }
-        Outcome::PaymentUsed => Err(conflict("payment-used", "The payment is of another order")
-            .detail("Each order needs a payment with an id of its own.")),
-        Outcome::TooLate => refund(conflict("paid-too-late", "The order was not paid in time")),
+        Outcome::AlreadyPaid => conflict("already-paid", "Another payment has paid the order"),
+        Outcome::TooLate => conflict("paid-too-late", "The order was not paid in time"),
         // Redis may have lost it.
-        _ => refund(unknown_order()),
-    }
+        _ => unknown_order(),
+    };
+    let detail = "The payment is recorded for a refund.";
+    Err(if shop.keeps_refunds { problem.detail(detail) } else { problem })
+}
+
+fn conflict(kind: &str, title: &str) -> Problem {
+    Problem::new(StatusCode::CONFLICT, kind, title)
 }
 
 fn order_id(path: PathText) -> Result<OrderId, Problem> {
@@ -269,10 +263,14 @@ fn unknown_order() -> Problem {
 impl Shop {
     /// Finds the SKU of the path. A text that can't be a SKU is answered as an unknown one is.
     pub(crate) fn sku(&self, path: PathText) -> Result<(&Sku, &OnSale), Problem> {
-        let sku: Option<Sku> = path.ok().and_then(|Path(text)| text.parse().ok());
-        let found = sku.and_then(|sku| self.stock.get_key_value(&sku));
+        let sku = path.ok().and_then(|Path(text)| text.parse().ok());
         let title = "No such SKU is for sale";
-        found.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "unknown-sku", title))
+        sku.and_then(|sku| self.find(&sku))
+            .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "unknown-sku", title))
+    }
+
+    fn find(&self, sku: &Sku) -> Option<(&Sku, &OnSale)> {
+        self.stock.iter().find(|(it, _)| it == sku).map(|(sku, on_sale)| (sku, on_sale))
     }
 
     /// Returns the secret of a draw, which nobody may know before the opening.

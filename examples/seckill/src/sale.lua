@@ -8,13 +8,13 @@
     KEYS[2] buyers (HASH): from the user id to the UUID of the user's order
     KEYS[3] orders (HASH): from the UUID of an order that holds a piece to the user id
     KEYS[4] line (ZSET): users by place: below 2^52 as drawn, and from there on by the time of the entry
-    KEYS[5] turns (ZSET): users by the end of their turn, in microseconds since 1970
-    KEYS[6] unpaid (ZSET): UUIDs of orders by the time until which they can be paid
-    KEYS[7] paid (HASH): from the UUID of the order to the id of the payment
-    KEYS[8] returned (HASH): from the UUID of an order that was not paid in time to the user id
-    KEYS[9] refunds (HASH): from the id of a payment that has bought nothing to the UUID of the order
-    KEYS[10] payments (HASH): from the id of a payment to the UUID of the order that it has paid
-    KEYS[11] draw (string): the seed of the draw, or what says that there is none
+    KEYS[5] held (ZSET): users who hold a piece until it ends: by the end of their turn, or by the time until which
+      their order has to be paid, in microseconds since 1970
+    KEYS[6] paid (HASH): from the UUID of the order to the id of the payment
+    KEYS[7] returned (HASH): from the UUID of an order that was not paid in time to the user id
+    KEYS[8] refunds (HASH): from the id of a payment that has bought nothing to the UUID of the order
+    KEYS[9] payments (HASH): from the id of a payment to the UUID of the order that it has paid
+    KEYS[10] draw (string): the seed of the draw, or what says that there is none
 
   Arguments:
     ARGV[1] op (text): `order`, `pay`, `enter`, `entry` to see where a user is, or `tick` to do what time does
@@ -30,26 +30,25 @@
     ARGV[9] waits (0 or 1): 1 if changes wait for replicas
 
   Reply:
-    REPLY[1] outcome (text): what `Reply` in stock.rs lists
+    REPLY[1] outcome (text): what `Outcome` in stock.rs lists
     REPLY[2] text (text): the UUID of the order that the user has; to `tick` why Redis takes no writes, if so
     REPLY[3] number (number): when the turn ends or the order has to be paid, in microseconds since 1970, or 0; in
       line the place
     REPLY[4] now_us (microseconds): the time of Redis
-    REPLY[5] news_us (microseconds): in line at the k-th place, about when the k-th of the running turns and times to
-      pay ends, and no later, since 1970; 0 if there are not so many
+    REPLY[5] news_us (microseconds): in line at the k-th place, when the k-th of the running turns and times to pay
+      ends, since 1970; 0 if there are not so many
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
-      and the turns
-    REPLY[8] replication (text): what Redis says of its replicas, if changes wait for them; empty to `entry`, and while
+      and the turns; else nil
+    REPLY[8] replication (text): what Redis says of its replicas, if changes wait for them; nil to `entry`, and while
       Redis takes no writes
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
 ]]
 local call, most = redis.call, 500
-local stock, buyers, orders = KEYS[1], KEYS[2], KEYS[3]
-local line, turns, unpaid, paid = KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local returned, refunds, payments = KEYS[8], KEYS[9], KEYS[10]
+local stock, buyers, orders, line, held = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local paid, returned, refunds, payments = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local op, subject, value = ARGV[1], ARGV[6], ARGV[7]
 local opening, turn_us, pay_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local time = call('TIME')
@@ -76,12 +75,12 @@ end
 -- The number of sold pieces is the number of orders, so that the two cannot differ, and every order has a buyer. A
 -- Redis that evicts keys may have dropped one of the two, or the stock.
 local pieces = tonumber(known)
-local is_lost = not pieces or call('HLEN', buyers) ~= sold or op == 'tick' and call('GET', KEYS[11]) ~= subject
+local is_lost = not pieces or call('HLEN', buyers) ~= sold or op == 'tick' and call('GET', KEYS[10]) ~= subject
 
 local waits = ARGV[9] == '1' and op ~= 'entry'
 local function reply(outcome, text, number, news_us, level)
-  local replication = waits and call('INFO', 'replication') or ''
-  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or {}, replication }
+  local replication = waits and call('INFO', 'replication')
+  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or false, replication }
 end
 
 if is_lost then
@@ -94,13 +93,13 @@ if op == 'pay' then
     return reply('payment-used')
   end
   local by, user = call('HGET', paid, subject), call('HGET', orders, subject)
-  local deadline = tonumber(call('ZSCORE', unpaid, subject))
+  local deadline = user and tonumber(call('ZSCORE', held, user))
   local outcome = by and 'already-paid' or 'too-late'
   if by == value or user and not by and not refunded and (not deadline or deadline > now_us) then
     outcome, history = 'paid', by and history or history + 1
     call('HSET', paid, subject, value)
     call('HSET', payments, value, subject)
-    call('ZREM', unpaid, subject)
+    call('ZREM', held, user or '')
   else
     if not user and not call('HGET', returned, subject) then
       outcome = 'unknown'
@@ -115,14 +114,12 @@ end
 
 -- Tells where the user is.
 local function state()
-  local held = call('HGET', buyers, subject)
-  if held then
-    local outcome = call('HGET', paid, held) and 'paid' or 'ordered'
-    return outcome, held, tonumber(call('ZSCORE', unpaid, held)) or 0
+  local order, ends = call('HGET', buyers, subject), tonumber(call('ZSCORE', held, subject))
+  if order then
+    return call('HGET', paid, order) and 'paid' or 'ordered', order, ends
   end
-  local turn_end = tonumber(call('ZSCORE', turns, subject))
-  if turn_end and turn_end > now_us then
-    return 'turn', '', turn_end
+  if ends and ends > now_us then
+    return 'turn', '', ends
   end
   local rank = call('ZRANK', line, subject)
   if opening and now_us < opening then
@@ -138,15 +135,16 @@ local function state()
 end
 
 local function seen(refused)
-  local level = { pieces, sold, call('HLEN', paid), call('ZCARD', line), call('ZCARD', turns) }
+  local payments_made = call('HLEN', paid)
+  local turns = math.max(call('ZCARD', held) - (sold - payments_made), 0)
   -- What takes no writes may be no master any more, and says nothing of the replicas of the new one.
   waits = waits and not refused
-  return reply('done', refused, 0, 0, level)
+  return reply('done', refused, 0, 0, { pieces, sold, payments_made, call('ZCARD', line), turns })
 end
 if op == 'tick' then
   -- A Redis that takes no writes, or not all of them from this user, is found out before anybody orders.
   local nothing = {
-    { 'SET', stock, known }, { 'ZADD', unpaid, 'XX', 0, '' }, { 'ZREM', unpaid, '' }, { 'ZPOPMIN', line, 0 },
+    { 'SET', stock, known }, { 'ZADD', held, 'XX', 0, '' }, { 'ZREM', held, '' }, { 'ZPOPMIN', line, 0 },
     { 'HDEL', returned, '' }, { 'HSET', returned, '', '' }, { 'HDEL', returned, '' },
   }
   for _, command in ipairs(nothing) do
@@ -156,9 +154,11 @@ if op == 'tick' then
     end
   end
 end
-local function give_back(order)
-  local user = call('HGET', orders, order)
-  if user and not call('HGET', paid, order) then
+
+-- Takes from a user the turn, or the piece that is not paid.
+local function take_back(user)
+  local order = call('HGET', buyers, user)
+  if order and not call('HGET', paid, order) then
     -- Fails here if this user lacks the right to what follows: Redis takes nothing back of what was changed before.
     call('HDEL', returned, order)
     call('HSET', returned, order, user)
@@ -166,30 +166,28 @@ local function give_back(order)
     call('HDEL', buyers, user)
     sold = sold - 1
   end
-  call('ZREM', unpaid, order)
+  call('ZREM', held, user)
 end
 
 if op == 'order' then
-  local held = call('HGET', buyers, subject)
-  local deadline = held and tonumber(call('ZSCORE', unpaid, held))
-  if deadline and deadline <= now_us and not call('HGET', paid, held) then
-    give_back(held)
-  elseif held then
+  local order = call('HGET', buyers, subject)
+  local ends = (order or opening) and tonumber(call('ZSCORE', held, subject))
+  if order and ends and ends <= now_us and not call('HGET', paid, order) then
+    take_back(subject)
+  elseif order then
     -- The same order again: the reply to the first call was lost.
-    return reply(held == value and 'placed' or 'held', held, deadline)
+    return reply(order == value and 'placed' or 'held', order, ends)
   end
-  if opening then
-    local turn_end = tonumber(call('ZSCORE', turns, subject))
-    if not turn_end or turn_end ~= tonumber(ARGV[8]) or turn_end <= now_us then
-      return reply('turn-over')
-    end
+  if opening and (not ends or ends ~= tonumber(ARGV[8]) or ends <= now_us) then
+    return reply('turn-over')
   end
 end
 
--- Pieces that were not paid in time come back. An order needs that only if there is no other piece.
+-- Turns that are over, and pieces that were not paid in time, are free again. An order needs that only if there is no
+-- other piece.
 if sold >= pieces or op ~= 'order' then
-  for _, order in ipairs(call('ZRANGEBYSCORE', unpaid, '-inf', now_us, 'LIMIT', 0, most)) do
-    give_back(order)
+  for _, user in ipairs(call('ZRANGEBYSCORE', held, '-inf', now_us, 'LIMIT', 0, most)) do
+    take_back(user)
   end
 end
 
@@ -198,60 +196,44 @@ if op == 'order' then
     return reply('sold-out')
   end
   local deadline = now_us + pay_us
-  call('ZADD', unpaid, deadline, value)
+  call('ZADD', held, deadline, subject)
   call('HSET', buyers, subject, value)
   call('HSET', orders, value, subject)
   history = history + 1
-  if opening then
-    call('ZREM', turns, subject)
-  end
   return reply('placed', value, deadline)
-end
-
--- Tells when there can be a turn for this place in line.
-local function news_us(place)
-  local running, owed = call('ZCARD', turns), call('ZCARD', unpaid)
-  if sold + running < pieces then
-    return now_us
-  end
-  local function ending(key, number)
-    return tonumber(call('ZRANGE', key, number - 1, number - 1, 'WITHSCORES')[2]) or math.huge
-  end
-  -- Until so many have ended, this many turns have, or more orders than the others are. So one of these two times
-  -- has come.
-  local of_turns = math.max(math.ceil(place * running / (running + owed)), 1)
-  local news = math.min(ending(turns, of_turns), ending(unpaid, place - of_turns + 1))
-  return news < math.huge and news or 0
 end
 
 if op == 'enter' then
   local outcome = state()
   if outcome == 'none' or outcome == 'entered' or outcome == 'waiting' then
     -- Once anybody had a turn the secret is known, also if the clock has stepped back since.
-    local is_secret = history == 0 and call('ZCARD', turns) == 0
+    local is_secret = history == 0 and call('ZCARD', held) == 0
     local place = now_us < opening and is_secret and value or 4503599627370496 + now_us
     call('ZADD', line, 'NX', place, subject)
   end
 end
 
+local function free()
+  return pieces - call('HLEN', paid) - call('ZCARD', held)
+end
 -- As many turns as there are free pieces.
 if opening and now_us >= opening and turn_us > 0 then
-  local over = call('ZRANGEBYSCORE', turns, '-inf', now_us, 'LIMIT', 0, most)
-  if #over > 0 then
-    call('ZREM', turns, unpack(over))
-  end
-  local live = call('ZCOUNT', turns, '(' .. string.format('%.0f', now_us), '+inf')
-  local free = math.min(pieces - sold - live, most)
-  local first = free > 0 and call('ZPOPMIN', line, free) or {}
+  local count = math.min(free(), most)
+  local first = count > 0 and call('ZPOPMIN', line, count) or {}
   for at = 1, #first, 2 do
     first[at], first[at + 1] = now_us + turn_us, first[at]
   end
   if #first > 0 then
-    call('ZADD', turns, unpack(first))
+    call('ZADD', held, unpack(first))
   end
 end
 if op == 'tick' then
   return seen()
 end
 local outcome, text, number = state()
-return reply(outcome, text, number, outcome == 'waiting' and news_us(number))
+local news_us
+if outcome == 'waiting' then
+  -- There can be a turn for this place in line when so many of those who hold a piece have ended.
+  news_us = free() > 0 and now_us or tonumber(call('ZRANGE', held, number - 1, number - 1, 'WITHSCORES')[2])
+end
+return reply(outcome, text, number, news_us)

@@ -3,7 +3,6 @@
 mod memory;
 mod redis;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +18,8 @@ use crate::opening::Opening;
 use example_support::logs::Throttle;
 use example_support::problem::{Problem, may_stand};
 
-/// What is for sale.
-pub(crate) type Stock = HashMap<Sku, OnSale>;
+/// What is for sale, in the order of the flags.
+pub(crate) type Stock = Vec<(Sku, OnSale)>;
 
 /// The stock and the orders of a SKU, in this process or in Redis.
 ///
@@ -40,17 +39,6 @@ pub(crate) struct Terms {
     pub(crate) pay_within: Duration,
 }
 
-impl Terms {
-    /// Returns how long a turn is, in microseconds: 0 while none is given, since the sale is closed.
-    fn turn_us(&self) -> u64 {
-        self.opening.opens_in().map_or(self.turn.as_micros() as u64, |_| 0)
-    }
-
-    fn pay_us(&self) -> u64 {
-        self.pay_within.as_micros() as u64
-    }
-}
-
 /// What to do with a SKU. `sale.lua` describes the parts.
 #[derive(Clone, Copy)]
 pub(crate) enum Call<'a> {
@@ -65,7 +53,11 @@ pub(crate) enum Call<'a> {
         payment: &'a str,
         is_real: bool,
     },
-    Enter(&'a UserId),
+    /// The place is that of an entry before the opening.
+    Enter {
+        user: &'a UserId,
+        place: u64,
+    },
     /// Where a user is.
     Entry(&'a UserId),
 }
@@ -136,6 +128,12 @@ pub(crate) struct Level {
     /// Users in line.
     pub(crate) entries: u32,
     pub(crate) turns: u32,
+}
+
+impl Level {
+    pub(crate) fn left(&self) -> u32 {
+        self.stock.saturating_sub(self.sold)
+    }
 }
 
 impl OnSale {

@@ -4,7 +4,6 @@
 //! SKU, and when a turn or the time to pay ends, follows from that, whatever the number of clients.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -21,8 +20,8 @@ use example_support::lock;
 
 /// The keys of the script: all that Redis has of a SKU, but for one by which a server asks what the replicas have.
 #[rustfmt::skip]
-pub(crate) const KEYS: [&str; 11] = [
-    "stock", "buyers", "orders", "line", "turns", "unpaid", "paid", "returned", "refunds", "payments", "draw",
+pub(crate) const KEYS: [&str; 10] = [
+    "stock", "buyers", "orders", "line", "held", "paid", "returned", "refunds", "payments", "draw",
 ];
 const SALE: &str = include_str!("../sale.lua");
 /// What stands in place of a stock that Redis has lost, so that no server that is started sells it again.
@@ -53,20 +52,68 @@ pub(crate) struct RedisStock {
     /// The seed of the draw, or what stands there instead.
     kept: String,
     pub(super) draw: Option<Draw>,
-    /// When the level was read, and what it was.
-    seen: Mutex<(Instant, Result<Level, StockError>)>,
-    /// Why nothing can be sold all the same, as the last look or change has told.
-    trouble: Mutex<Option<StockError>>,
+    known: Mutex<Known>,
+}
+
+/// What a server knows of a SKU.
+#[derive(Default)]
+struct Known {
+    /// When the level was read last, and what it was.
+    seen: Option<(Instant, Level)>,
+    /// Why nothing can be sold, as the last look or change has told.
+    trouble: Option<StockError>,
     /// How many orders and payments there were, as Redis has told for sure. A Redis with fewer has lost some.
-    history: AtomicU64,
+    history: u64,
     /// The last order or payment of this server, as Redis has told for sure. Who has it has all before it.
-    last: Mutex<String>,
-    followers: Mutex<Followers>,
+    last: String,
+    followers: Followers,
+}
+
+/// What Redis tells of a SKU.
+struct Told {
+    reply: Reply,
+    history: u64,
+    /// To a look.
+    level: Level,
+    /// If changes wait for replicas.
+    replicas: Option<Replication>,
+    /// Why what it tells may be lost with the master.
+    risk: Option<StockError>,
 }
 
 /// Who wants to know what the replicas have of what was written before, and in which history that was.
 type Caller = (String, oneshot::Sender<Result<Replication, StoreError>>);
-type Told = (String, String, u64, u64, u64, u64, Vec<u32>, String);
+
+/// What a master says of its replicas.
+#[derive(Clone, Default)]
+struct Replication {
+    /// How many have confirmed all that was written before. Of a script, which does not wait: how many have replied of late.
+    confirmed: u32,
+    /// The name of what this master and its replicas have written. Another master has another.
+    history: String,
+    /// The addresses of those that follow it, and whether each has confirmed anything on its connection. One that has
+    /// connected again may be listed twice for a while.
+    online: Vec<(String, bool)>,
+}
+
+impl Replication {
+    /// Reads what `INFO replication` says.
+    fn of(info: &str) -> Self {
+        let mut replication = Self::default();
+        for line in info.lines() {
+            if let Some(history) = line.strip_prefix("master_replid:") {
+                history.clone_into(&mut replication.history);
+            } else if let Some((name, state)) = line.split_once(",state=online,") {
+                let address = name.split_once(':').map_or(name, |(_, address)| address);
+                replication.online.push((address.to_owned(), !state.starts_with("offset=0,")));
+                let lag = state.split(',').find_map(|it| it.strip_prefix("lag="));
+                let is_recent = lag.is_some_and(|lag| lag.parse().is_ok_and(|lag: u64| lag <= LAG));
+                replication.confirmed += u32::from(is_recent);
+            }
+        }
+        replication
+    }
+}
 
 /// The replicas of the master that was seen last.
 #[derive(Default)]
@@ -79,38 +126,9 @@ struct Followers {
     most: usize,
 }
 
-/// What a master says of its replicas.
-#[derive(Clone)]
-struct Replication {
-    /// How many have confirmed all that was written before. Of a script, which does not wait: how many have replied of late.
-    confirmed: u32,
-    /// The name of what this master and its replicas have written. Another master has another.
-    history: String,
-    /// The addresses of those that follow it, and whether each has confirmed anything on its connection. One that has
-    /// connected again may be listed twice for a while.
-    online: Vec<(String, bool)>,
-}
-
-impl Replication {
-    fn of(info: &str) -> Self {
-        let field = |name| info.lines().find_map(|line| line.strip_prefix(name));
-        let online = || info.lines().filter(|line| line.contains(",state=online,"));
-        let lag = |line: &str| line.split_once(",lag=")?.1.split(',').next()?.parse::<u64>().ok();
-        let replica = |line: &str| {
-            let address = line.split_once(':')?.1.split_once(",state=")?.0.to_owned();
-            Some((address, !line.contains(",offset=0,")))
-        };
-        Self {
-            confirmed: online().filter_map(lag).filter(|lag| *lag <= LAG).count() as u32,
-            history: field("master_replid:").unwrap_or_default().to_owned(),
-            online: online().filter_map(replica).collect(),
-        }
-    }
-}
-
 impl Followers {
-    /// Takes note of the replicas of a master. Returns whether one has left it of late.
-    fn see(&mut self, replicas: &Replication) -> bool {
+    /// Takes note of the replicas of a master. Returns why what it has may be lost with it, if so.
+    fn see(&mut self, replicas: &Replication, wanted: u32) -> Option<StockError> {
         // One that can't load what its master sends is listed again and again for an instant, and never confirms anything.
         let is_there = |(it, has_confirmed): &&(_, _)| *has_confirmed || self.known.contains(it);
         let there = replicas.online.iter().filter(is_there).map(|(it, _)| it.clone());
@@ -126,17 +144,12 @@ impl Followers {
         self.most = there.len().max(self.most);
         self.history.clone_from(&replicas.history);
         self.known = there;
-        self.left.is_some_and(|at| at.elapsed() < LEFT_BY)
+        let confirmed = replicas.confirmed;
+        if confirmed < wanted {
+            return Some(StockError::NotReplicated { confirmed, wanted });
+        }
+        self.left.filter(|at| at.elapsed() < LEFT_BY).map(|_| StockError::ReplicaLeft)
     }
-}
-
-/// What came of a call.
-struct Sent {
-    reply: Reply,
-    /// What a look has seen.
-    level: Vec<u32>,
-    /// Why the change may not be safe.
-    trouble: Option<StockError>,
 }
 
 fn malformed(message: impl ToString) -> StoreError {
@@ -188,7 +201,14 @@ async fn confirm_together(
             // One of the two masters is the old one. The next connection leads to where the name does now.
             let _ = commands.query::<Value>(&redis::cmd("QUIT")).await;
         }
-        callers.drain(..).for_each(|(_, caller)| drop(caller.send(told.clone())));
+        for (of, caller) in callers.drain(..) {
+            // Another master may lack what that of the caller has told.
+            let told = told.clone().map(|it| match it.history == of {
+                true => it,
+                false => Replication { confirmed: 0, ..it },
+            });
+            let _ = caller.send(told);
+        }
     }
 }
 
@@ -225,12 +245,13 @@ impl RedisStock {
         // On a Cluster those of a SKU wait at its node.
         let count = if replicas.on_cluster { on_sale.len() } else { 1 };
         let queues: Vec<_> = on_sale.iter().take(count).map(queue).collect();
-        let mut stock = Stock::new();
+        let mut stock = Vec::new();
         for ((sku, pieces), callers) in on_sale.iter().zip(queues.iter().cycle()) {
             let keys = KEYS.map(|what| key(sku, what));
             let kept = put_on_sale(&commands, sku, *pieces, &keys, terms.draws).await?;
             let wanted = replicas.wanted;
-            let nothing =
+            // Until they have confirmed something.
+            let trouble =
                 (wanted > 0).then_some(StockError::NotReplicated { confirmed: 0, wanted });
             let opened = Arc::new(Self {
                 sku: sku.clone(),
@@ -242,16 +263,11 @@ impl RedisStock {
                 callers: callers.clone(),
                 draw: Draw::of(&kept),
                 kept,
-                seen: Mutex::new((Instant::now(), Err(StoreError::Unavailable.into()))),
-                // Until they have confirmed something.
-                trouble: Mutex::new(nothing),
-                history: AtomicU64::new(0),
-                last: Mutex::default(),
-                followers: Mutex::default(),
+                known: Mutex::new(Known { trouble, ..Known::default() }),
             });
             opened.look().await?;
             tokio::spawn(Arc::clone(&opened).follow());
-            stock.insert(sku.clone(), OnSale::Redis(opened));
+            stock.push((sku.clone(), OnSale::Redis(opened)));
         }
         Ok(stock)
     }
@@ -267,132 +283,121 @@ impl RedisStock {
 
     /// Reads the level, does what its time has come for, and marks the SKU if Redis has lost it.
     async fn look(self: &Arc<Self>) -> Result<(), StockError> {
-        let last = lock(&self.last).clone();
-        let looked = self.send("tick", &self.kept, &last, 0).await;
-        let looked = looked.and_then(|Sent { reply, level, trouble }| {
-            let [stock, sold, paid, entries, turns] = level[..] else {
-                return Err(malformed("expected a level").into());
-            };
-            let refused = reply.order.split_once(' ').map(|(code, message)| {
-                StoreError::Refused { code: code.to_owned(), message: message.to_owned() }.into()
-            });
-            Ok((Level { stock, sold, paid, entries, turns }, refused.or(trouble)))
-        });
-        let (sku, mut seen) = (&self.sku, lock(&self.seen));
+        let last = lock(&self.known).last.clone();
+        let told = self.ask("tick", &self.kept, &last, 0).await;
+        let mut known = lock(&self.known);
+        let Told { reply, history, level, replicas, risk } =
+            told.inspect_err(|error| known.trouble = Some(error.clone()))?;
         let there = |it: &Level| it.entries + it.turns + it.sold;
-        if let (Ok(before), Ok((level, _))) = (&seen.1, &looked)
-            && there(level) < there(before)
-            && self.terms.opening.opens_in().is_some()
-        {
-            let entries = there(before) - there(level);
+        let before = known.seen.replace((Instant::now(), level)).map_or(0, |it| there(&it.1));
+        let entries = before.saturating_sub(there(&level));
+        if entries > 0 && self.terms.opening.opens_in().is_some() {
+            let sku = &self.sku;
             tracing::error!(%sku, entries, "Redis has lost entries: their users have to enter again");
         }
-        let (level, trouble) = match &looked {
-            Ok((level, trouble)) => (Some(Ok(*level)), trouble.clone()),
-            Err(lost @ StockError::Lost(_)) => (Some(Err(lost.clone())), None),
-            // Until it is stale, the level before is shown.
-            Err(error) => (None, Some(error.clone())),
-        };
+        let refused = reply.order.split_once(' ').map(|(code, message)| {
+            StoreError::Refused { code: code.to_owned(), message: message.to_owned() }.into()
+        });
+        let trouble = refused.or(risk);
         // What was not confirmed stays so until the replicas confirm it: the next look may be at another master.
-        if trouble.is_some() || self.replicas.wanted == 0 || looked.is_err() {
-            *lock(&self.trouble) = trouble;
+        if trouble.is_some() || self.replicas.wanted == 0 {
+            known.trouble = trouble;
+        } else if let Some(by) = replicas
+            // A failover may take back what too few replicas have.
+            && (history > known.history || known.trouble.is_some())
+        {
+            let stock = Arc::clone(self);
+            tokio::spawn(async move { stock.confirm(by, history).await });
         }
-        if let Some(level) = level {
-            *seen = (Instant::now(), level);
-        }
-        looked.map(drop)
+        Ok(())
     }
 
+    /// Returns the level as it was read last, until it is stale.
     pub(super) fn level(&self) -> Result<Level, StockError> {
-        let (at, level) = &*lock(&self.seen);
-        if at.elapsed() > STALE { Err(StoreError::Unavailable.into()) } else { level.clone() }
+        let known = lock(&self.known);
+        match (&known.trouble, known.seen) {
+            (Some(lost @ StockError::Lost(_)), _) => Err(lost.clone()),
+            (_, Some((at, level))) if at.elapsed() <= STALE => Ok(level),
+            _ => Err(StoreError::Unavailable.into()),
+        }
     }
 
     pub(super) fn trouble(&self) -> Option<StockError> {
-        let trouble = lock(&self.trouble).clone();
+        let trouble = lock(&self.known).trouble.clone();
         trouble.or_else(|| self.level().err())
     }
 
-    pub(super) async fn call(self: &Arc<Self>, call: Call<'_>) -> Result<Reply, StockError> {
+    /// Makes a call. A change waits for the replicas.
+    pub(super) async fn call(&self, call: Call<'_>) -> Result<Reply, StockError> {
         let uuid = |order: &OrderId| order.uuid.to_string();
         let (op, subject, value, more) = match call {
             Call::Order { user, order, ticket } => ("order", user.as_str(), &*uuid(order), ticket),
             Call::Pay { order, payment, is_real } => {
-                ("pay", &*uuid(order), payment, u64::from(is_real))
+                ("pay", &*uuid(order), payment, is_real.into())
             }
-            Call::Enter(user) => {
-                let place = self.draw.as_ref().map_or(0, |draw| draw.score(user));
-                ("enter", user.as_str(), &*place.to_string(), 0)
-            }
+            Call::Enter { user, place } => ("enter", user.as_str(), &*place.to_string(), 0),
             Call::Entry(user) => ("entry", user.as_str(), "", 0),
         };
-        let sent = match self.send(op, subject, value, more).await {
+        let told = match self.ask(op, subject, value, more).await {
             // Redis may have made the change. To make it again is safe. After a timeout there is no time left
             // for that.
             Err(StockError::Store(error))
                 if error.may_have_counted() && !matches!(error, StoreError::Timeout) =>
             {
-                self.send(op, subject, value, more).await.map_err(|_| error)?
+                self.ask(op, subject, value, more).await.map_err(|_| error)?
             }
-            sent => sent?,
+            told => told?,
         };
-        sent.trouble.map_or(Ok(sent.reply), Err)
+        let Told { reply, history, replicas, .. } = told;
+        // Who gets nothing has nothing that could be lost.
+        let gets_nothing = [Outcome::SoldOut, Outcome::TurnOver, Outcome::Over];
+        if let Some(by) = replicas.filter(|_| !gets_nothing.contains(&reply.outcome))
+            && let Some(trouble) = self.confirm(by, history).await
+        {
+            return Err(trouble);
+        }
+        match reply.outcome {
+            Outcome::Placed => lock(&self.known).last.clone_from(&reply.order),
+            Outcome::Paid if op == "pay" => value.clone_into(&mut lock(&self.known).last),
+            _ => {}
+        }
+        Ok(reply)
     }
 
-    /// Sends a call to the script. A change waits for the replicas.
-    async fn send(
-        self: &Arc<Self>,
+    /// Calls the script.
+    async fn ask(
+        &self,
         op: &str,
         subject: &str,
         value: &str,
         more: u64,
-    ) -> Result<Sent, StockError> {
-        let opening = self.draw.as_ref().map(|_| self.terms.opening.micros().to_string());
-        let terms = (opening.unwrap_or_default(), self.terms.turn_us(), self.terms.pay_us());
-        let (wanted, history) = (self.replicas.wanted, self.history.load(Ordering::Relaxed));
-        let arguments = (op, terms, history, subject, value, more, u8::from(wanted > 0));
-        let told: Told = self.commands.script(&self.script, &self.keys, arguments).await?;
-        let (outcome, order, number, now_us, news_us, history, level, info) = told;
+    ) -> Result<Told, StockError> {
+        let Terms { opening, turn, pay_within, .. } = &self.terms;
+        // No turn is given while the sale is closed.
+        let turn_us = opening.opens_in().map_or(turn.as_micros(), |_| 0) as u64;
+        let opening = self.draw.as_ref().map(|_| opening.micros().to_string()).unwrap_or_default();
+        let terms = (opening, turn_us, pay_within.as_micros() as u64);
+        let (waits, history) = (self.replicas.wanted > 0, lock(&self.known).history);
+        let arguments = (op, terms, history, subject, value, more, u8::from(waits));
+        type Counts = (u32, u32, u32, u32, u32);
+        type Raw = (String, String, u64, u64, u64, u64, Option<Counts>, Option<String>);
+        let told: Raw = self.commands.script(&self.script, &self.keys, arguments).await?;
+        let (outcome, order, number, now_us, news_us, history, counts, info) = told;
         let outcome = serde_json::from_value(outcome.into()).map_err(malformed)?;
         if outcome == Outcome::Lost {
             // It is not set again: the orders are lost with it, and would be sold twice.
             return Err(StockError::Lost(self.sku.clone()));
         }
-        let replicas = (!info.is_empty()).then(|| Replication::of(&info));
-        let mut trouble = replicas.as_ref().and_then(|it| self.risk(it));
-        let is_unsure =
-            history > self.history.load(Ordering::Relaxed) || lock(&self.trouble).is_some();
-        match replicas {
-            None if wanted == 0 => drop(self.history.fetch_max(history, Ordering::Relaxed)),
-            // Nobody got anything that could be lost.
-            Some(_) if matches!(outcome, Outcome::SoldOut | Outcome::TurnOver | Outcome::Over) => {
-                trouble = None;
-            }
-            Some(by) if op != "tick" => trouble = self.confirm(by, history).await,
-            // A failover may take back what too few replicas have.
-            Some(by) if is_unsure && trouble.is_none() => {
-                let stock = Arc::clone(self);
-                tokio::spawn(async move { stock.confirm(by, history).await });
-            }
-            _ => {}
+        let (stock, sold, paid, entries, turns) = counts.unwrap_or_default();
+        let replicas = info.as_deref().map(Replication::of);
+        let mut known = lock(&self.known);
+        if !waits {
+            known.history = known.history.max(history);
         }
-        match outcome {
-            _ if trouble.is_some() => {}
-            Outcome::Placed => lock(&self.last).clone_from(&order),
-            Outcome::Paid if op == "pay" => value.clone_into(&mut lock(&self.last)),
-            _ => {}
-        }
-        Ok(Sent { reply: Reply { outcome, order, number, now_us, news_us }, level, trouble })
-    }
-
-    /// Returns why what the master has may be lost with it, if so.
-    fn risk(&self, replicas: &Replication) -> Option<StockError> {
-        let left = lock(&self.followers).see(replicas);
-        let (confirmed, wanted) = (replicas.confirmed, self.replicas.wanted);
-        if confirmed < wanted {
-            return Some(StockError::NotReplicated { confirmed, wanted });
-        }
-        left.then_some(StockError::ReplicaLeft)
+        let risk = replicas.as_ref().and_then(|it| known.followers.see(it, self.replicas.wanted));
+        let reply = Reply { outcome, order, number, now_us, news_us };
+        let level = Level { stock, sold, paid, entries, turns };
+        Ok(Told { reply, history, level, replicas, risk })
     }
 
     /// Returns why what a call to this master has told may be lost with it, if so. Otherwise takes note of how many orders and
@@ -400,20 +405,17 @@ impl RedisStock {
     async fn confirm(&self, told_by: Replication, count: u64) -> Option<StockError> {
         let (caller, replicas) = oneshot::channel();
         let _ = self.callers.send((told_by.history.clone(), caller));
-        let replicas =
-            replicas.await.map_err(|_| malformed("the task that asks for the replicas has ended"));
-        let confirmed = replicas.and_then(|it| it).map(|mut replicas| {
-            // Another master may lack what this one has told.
-            if replicas.history != told_by.history {
-                replicas.confirmed = 0;
-            }
-            self.risk(&replicas)
-        });
-        let trouble = confirmed.unwrap_or_else(|error| Some(error.into()));
+        let ended = || Err(malformed("the task that asks for the replicas has ended"));
+        let replicas = replicas.await.unwrap_or_else(|_| ended());
+        let mut known = lock(&self.known);
+        let trouble = match replicas {
+            Ok(replicas) => known.followers.see(&replicas, self.replicas.wanted),
+            Err(error) => Some(error.into()),
+        };
         if trouble.is_none() {
-            self.history.fetch_max(count, Ordering::Relaxed);
+            known.history = known.history.max(count);
         }
-        lock(&self.trouble).clone_from(&trouble);
+        known.trouble.clone_from(&trouble);
         trouble
     }
 }
@@ -451,37 +453,33 @@ async fn put_on_sale(
 mod tests {
     use super::*;
 
-    /// What one look after another sees: a history, and a name for each replica, its offset, and how long ago it has
-    /// replied.
+    /// What one look after another sees: a history, and the name and the offset of each replica.
     #[test]
     fn replica_that_connects_again_or_has_no_data_has_not_left() {
-        type Look<'a> = (&'a str, &'a [(&'a str, u32, u32)]);
-        let cases: &[(&[Look], bool)] = &[
+        let cases = [
             // It is listed twice, before its master has missed the old connection.
-            (&[("A", &[("a", 1, 0)]), ("A", &[("a", 1, 0), ("a", 1, 40)])], false),
-            (&[("A", &[("a", 1, 0)]), ("A", &[("a", 0, 0)]), ("A", &[("a", 1, 0)])], false),
-            (
-                &[("A", &[("a", 1, 0)]), ("A", &[("b", 0, 0), ("a", 1, 0)]), ("A", &[("a", 1, 9)])],
-                false,
-            ),
-            (&[("A", &[("a", 1, 0), ("b", 1, 0)]), ("A", &[("a", 1, 0)])], true),
-            (&[("A", &[("a", 1, 0)]), ("A", &[("b", 1, 0)])], true),
+            ("A a1, A a1 a1", false),
+            ("A a1, A a0, A a1", false),
+            ("A a1, A b0 a1, A a1", false),
+            ("A a1 b1, A a1", true),
+            ("A a1, A b1", true),
             // Of a new or restarted master, it may not be there yet.
-            (&[("A", &[("a", 1, 0)]), ("B", &[("b", 1, 0)]), ("A", &[("a", 1, 0)])], false),
-            (&[("A", &[("a", 1, 0), ("b", 1, 0)]), ("B", &[("a", 1, 0)])], true),
+            ("A a1, B b1, A a1", false),
+            ("A a1 b1, B a1", true),
         ];
         for (looks, has_left) in cases {
             let mut followers = Followers::default();
-            let left = looks.iter().map(|(history, replicas)| {
-                let line = |(address, offset, lag): &_| {
-                    format!(
-                        "slave0:{address},state=online,offset={offset},lag={lag},type=replica\r\n"
-                    )
+            let risks = looks.split(", ").map(|look| {
+                let (history, replicas) = look.split_once(' ').unwrap();
+                let replicas = replicas.split(' ').map(|it| it.split_at(1));
+                let line = |(name, offset): (&str, &str)| {
+                    format!("slave0:{name},state=online,offset={offset},lag=0,type=replica\r\n")
                 };
-                let replicas: String = replicas.iter().map(line).collect();
-                followers.see(&Replication::of(&format!("{replicas}master_replid:{history}\r\n")))
+                let replicas: String = replicas.map(line).collect();
+                let info = format!("{replicas}master_replid:{history}\r\n");
+                followers.see(&Replication::of(&info), 1).is_some()
             });
-            assert_eq!(left.last(), Some(*has_left), "{looks:?}");
+            assert_eq!(risks.last(), Some(has_left), "{looks}");
         }
     }
 }

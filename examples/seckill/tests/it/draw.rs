@@ -3,18 +3,15 @@
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use test_support::requests::HttpResponse;
 use test_support::server_process::Server;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{ADMIN, TOKEN, alone, by, on_both, on_redis, order, pay, sale};
-
-const FREE: [&str; 6] = ["--quota", "999/60s", "--ip-quota", "off", "--accounts", "off"];
-
-async fn enter(server: &Server, user: &str) -> HttpResponse {
-    by(server, user, "POST", "/seckill/iphone/entries").await
-}
+use crate::stock::is_lost;
+use crate::{
+    ADMIN, FREE, OPEN_DRAW, TOKEN, alone, by, enter, level, live, on_both, on_redis, order, pay,
+    sale,
+};
 
 async fn entry(server: &Server, user: &str) -> Value {
     by(server, user, "GET", "/seckill/iphone/entry").await.json()
@@ -42,27 +39,26 @@ fn unhex(text: &Value) -> Vec<u8> {
 
 #[tokio::test]
 async fn the_secret_decides_and_late_entries_queue_behind() {
-    let flags = [&FREE[..], &["--opens-in", "5s", "--stock", "iphone=1"]].concat();
-    on_both(&flags, async |server| {
-        let level = server.get("/seckill/iphone").await.json();
-        assert_eq!((&level["mode"], &level["secret"]), (&json!("draw"), &json!(null)));
+    on_both(&format!("{FREE} --opens-in 5s --stock iphone=1"), async |server| {
+        let closed = level(server).await;
+        assert_eq!((&closed["mode"], &closed["secret"]), (&json!("draw"), &json!(null)));
         let users: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
         for user in users.iter().chain([&users[7]; 100]) {
             let entered = enter(server, user).await;
             assert_eq!(entered.status, 202, "{entered:?}");
             let entered = entered.json();
             assert_eq!((&entered["state"], &entered["secret"]), (&json!("entered"), &json!(null)));
-            assert_eq!(entered["commitment"], level["commitment"]);
+            assert_eq!(entered["commitment"], closed["commitment"]);
             assert!(entered["again_in_ms"].as_u64() >= entered["draws_in_ms"].as_u64());
         }
         let seen = by(server, &users[7], "GET", "/seckill/iphone/entry").await;
         assert_eq!(seen.json()["state"], "entered");
         assert_eq!(seen.header("cache-control"), Some("no-store"));
         assert_eq!(entry(server, "stranger").await["state"], "none");
-        let is_open = async || server.get("/seckill/iphone").await.json()["opens_in_ms"].is_null();
+        let is_open = async || level(server).await["opens_in_ms"].is_null();
         eventually("it opens", is_open).await;
-        let secret = unhex(&server.get("/seckill/iphone").await.json()["secret"]);
-        assert_eq!(unhex(&level["commitment"]), Sha256::digest(&secret).as_slice());
+        let secret = unhex(&level(server).await["secret"]);
+        assert_eq!(unhex(&closed["commitment"]), Sha256::digest(&secret).as_slice());
         let score = |user: &String| {
             let hmac = Hmac::<Sha256>::new_from_slice(&secret).unwrap().chain_update(user);
             hmac.finalize().into_bytes()[..7].to_vec()
@@ -74,7 +70,7 @@ async fn the_secret_decides_and_late_entries_queue_behind() {
             let seen = entry(server, user).await;
             let expected = (&json!("waiting"), &json!(place));
             assert_eq!((&seen["state"], &seen["place"]), expected, "{user}");
-            assert_eq!(seen["commitment"], level["commitment"]);
+            assert_eq!(seen["commitment"], closed["commitment"]);
             // Nothing changes before the turn of a minute ends, so nobody asks before.
             assert!((40_000..=62_000).contains(&seen["again_in_ms"].as_u64().unwrap()), "{seen}");
         }
@@ -90,9 +86,9 @@ async fn the_secret_decides_and_late_entries_queue_behind() {
 #[tokio::test]
 async fn an_order_without_a_ticket_asks_nobody() {
     let redis = Redis::start().await;
-    let flags = ["--opens-at", "2020-01-01T00:00:00Z", "--stock", "iphone=2", "--stock", "ipad=2"];
     // The entries use up the quota of the address, which the orders do not need.
-    let server = on_redis(&redis, &[&flags[..], &["--ip-quota", "3/60s"]].concat());
+    let flags = format!("{OPEN_DRAW} --stock iphone=2 --stock ipad=2 --ip-quota 3/60s");
+    let server = on_redis(&redis, &flags);
     let ipad = by(&server, "alice", "POST", "/seckill/ipad/entries").await;
     let [ticket, of_bob, of_ipad] =
         [enter(&server, "alice").await, enter(&server, "bob").await, ipad]
@@ -118,7 +114,7 @@ async fn an_order_without_a_ticket_asks_nobody() {
     assert_eq!(order(&server, "alice", &ticket).await.problem(409), "/problems/already-ordered");
     // The server does not know that the turn is another one, or gone, and Redis does.
     for change in
-        [&["ZINCRBY", "seckill:{iphone}:turns", "1", "bob"][..], &["DEL", "seckill:{iphone}:turns"]]
+        [&["ZINCRBY", "seckill:{iphone}:held", "1", "bob"][..], &["DEL", "seckill:{iphone}:held"]]
     {
         redis.run::<()>(change).await;
         assert_eq!(order(&server, "bob", &of_bob).await.problem(403), "/problems/turn-over");
@@ -127,8 +123,8 @@ async fn an_order_without_a_ticket_asks_nobody() {
 
 #[tokio::test]
 async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
-    let terms = ["--opens-in", "1s", "--turn", "4s", "--pay-within", "3s", "--stock", "iphone=1"];
-    on_both(&[&FREE[..], &ADMIN, &terms].concat(), async |server| {
+    let terms = "--opens-in 1s --turn 4s --pay-within 3s --stock iphone=1";
+    on_both(&format!("{FREE} {ADMIN} {terms}"), async |server| {
         for user in ["alice", "bob"] {
             enter(server, user).await;
         }
@@ -146,7 +142,7 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
         let placed = order(server, second, &turn).await;
         assert_eq!(placed.status, 201, "{placed:?}");
         let is_counted = async || {
-            let level = server.get("/seckill/iphone").await.json();
+            let level = level(server).await;
             (&level["turns"], &level["entries"], &level["sold"])
                 == (&json!(0), &json!(1), &json!(1))
         };
@@ -162,7 +158,7 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
         assert_eq!(entry(server, first).await["paid"], true);
         assert_eq!(enter(server, second).await.json()["state"], "over");
         assert_eq!(enter(server, first).await.json()["state"], "ordered");
-        let live = server.ask("GET", "/admin/live", "").await.json();
+        let live = live(server).await;
         let counts = [1, 2, 6, 7].map(|at| live["orders"][at][1].as_u64());
         let names = "ordered before, sold out, other, and entered";
         assert_eq!(counts, [0, 0, 2, 5].map(Some), "{names}: {live}");
@@ -174,10 +170,10 @@ async fn an_unused_turn_and_an_unpaid_piece_pass_on() {
 async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
     let redis = Redis::start().await;
     redis.run::<()>(&["SET", "{x}:stock", "1"]).await;
-    redis.run::<()>(&["ZADD", "{x}:turns", "1", "alice"]).await;
-    let terms = ["1", "60000000", "0", "alice"];
-    let call =
-        async |op, value| sale(&redis, "{x}", op, &[&terms[..], &[value, "1"]].concat()).await.0;
+    redis.run::<()>(&["ZADD", "{x}:held", "1", "alice"]).await;
+    let call = async |op: &str, value: &str| {
+        sale(&redis, "{x}", op, &format!("1 60000000 0 alice {value} 1")).await.0
+    };
     assert_eq!(call("order", "1").await, "turn-over");
     assert_eq!(call("enter", "5").await, "turn", "a new one");
     assert_eq!(call("order", "1").await, "turn-over", "the ticket is that of the old one");
@@ -188,12 +184,13 @@ async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
 async fn nobody_is_drawn_once_the_secret_is_known() {
     let redis = Redis::start().await;
     redis.run::<()>(&["SET", "{x}:stock", "1"]).await;
-    let enter = async |turn_us, user, place| {
-        sale(&redis, "{x}", "enter", &["8000000000000000", turn_us, "0", user, place]).await.0
+    let enter = async |turn_us: &str, user: &str, place: &str| {
+        let arguments = format!("8000000000000000 {turn_us} 0 {user} {place}");
+        sale(&redis, "{x}", "enter", &arguments).await.0
     };
     assert_eq!(enter("0", "alice", "2").await, "entered");
     assert_eq!(enter("60000000", "knows", "1").await, "waiting");
-    assert_eq!(redis.run::<Vec<String>>(&["ZRANGE", "{x}:turns", "0", "-1"]).await, ["alice"]);
+    assert_eq!(redis.run::<Vec<String>>(&["ZRANGE", "{x}:held", "0", "-1"]).await, ["alice"]);
     // Nor does anybody come before the line by the place of a chosen name.
     assert_eq!(enter("0", "mallory", "1").await, "entered");
     let place: f64 = redis.run(&["ZSCORE", "{x}:line", "mallory"]).await;
@@ -202,8 +199,7 @@ async fn nobody_is_drawn_once_the_secret_is_known() {
 
 #[tokio::test]
 async fn nobody_sleeps_through_a_turn() {
-    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--turn", "8s", "--stock", "iphone=1"];
-    on_both(&[&FREE[..], &terms].concat(), async |server| {
+    on_both(&format!("{FREE} {OPEN_DRAW} --turn 8s --stock iphone=1"), async |server| {
         assert_eq!(enter(server, "alice").await.json()["state"], "turn");
         sleep(Duration::from_secs(5)).await;
         let waiting = enter(server, "bob").await.json();
@@ -212,8 +208,7 @@ async fn nobody_sleeps_through_a_turn() {
         assert!(turn["turn_ends_in_ms"].as_u64() >= Some(4000), "{turn}");
     })
     .await;
-    let terms = ["--opens-in", "1h", "--turn", "1s"];
-    on_both(&[&FREE[..], &terms].concat(), async |server| {
+    on_both(&format!("{FREE} --opens-in 1h --turn 1s"), async |server| {
         for user in 0..20 {
             let entered = enter(server, &user.to_string()).await.json();
             let [draw, again] =
@@ -226,9 +221,8 @@ async fn nobody_sleeps_through_a_turn() {
 
 #[tokio::test]
 async fn a_piece_that_is_paid_brings_no_turn() {
-    let terms = ["--opens-at", "2020-01-01T00:00:00Z", "--stock", "iphone=2", "--turn", "1h"];
-    let pays = ["--pay-within", "1h", "--payment-token", TOKEN];
-    on_both(&[&FREE[..], &terms, &pays].concat(), async |server| {
+    let terms = format!("--stock iphone=2 --turn 1h --pay-within 1h --payment-token {TOKEN}");
+    on_both(&format!("{FREE} {OPEN_DRAW} {terms}"), async |server| {
         let turn = enter(server, "alice").await.json()["ticket"].clone();
         let placed = order(server, "alice", &turn).await.json();
         assert_eq!(pay(server, &placed, "1").await.status, 200);
@@ -245,45 +239,36 @@ async fn a_piece_that_is_paid_brings_no_turn() {
 #[tokio::test]
 async fn who_is_in_line_asks_when_there_can_be_a_turn() {
     let redis = Redis::start().await;
+    redis.run::<()>(&["SET", "{x}:stock", "4"]).await;
     let at = |after: u64| (8_000_000_000_000_000 + after).to_string();
-    for (sku, turns, orders, expected) in [
-        ("{turns}", &[10, 20, 30, 40][..], &[][..], [10, 20, 30, 40, 0]),
-        ("{orders}", &[], &[10, 20, 30, 40], [10, 20, 30, 40, 0]),
-        // No later than 10, 20, 30, 40, and cheap.
-        ("{both}", &[10, 30], &[20, 40], [10, 10, 30, 30, 0]),
-    ] {
-        let add = async |what: &str, score: &str, member: u64| {
-            let member = member.to_string();
-            redis.run::<()>(&["ZADD", &format!("{sku}:{what}"), score, &member]).await;
-        };
-        redis.run::<()>(&["SET", &format!("{sku}:stock"), "4"]).await;
-        for end in turns {
-            add("turns", &at(*end), *end).await;
+    // Two have a turn, and two an order.
+    for (user, order) in [("10", None), ("20", Some("2")), ("30", None), ("40", Some("4"))] {
+        redis.run::<()>(&["ZADD", "{x}:held", &at(user.parse().unwrap()), user]).await;
+        if let Some(order) = order {
+            redis.run::<()>(&["HSET", "{x}:orders", order, user]).await;
+            redis.run::<()>(&["HSET", "{x}:buyers", user, order]).await;
         }
-        for end in orders {
-            add("unpaid", &at(*end), *end).await;
-            let (order, user) = (end.to_string(), format!("user-{end}"));
-            redis.run::<()>(&["HSET", &format!("{sku}:orders"), &order, &user]).await;
-            redis.run::<()>(&["HSET", &format!("{sku}:buyers"), &user, &order]).await;
-        }
-        for (place, expected) in (1..).zip(expected) {
-            add("line", &place.to_string(), place).await;
-            let terms = ["1", "60000000", "60000000", &place.to_string()];
-            let (outcome, _, news) = sale(&redis, sku, "entry", &terms).await;
-            let news = news.saturating_sub(8_000_000_000_000_000);
-            assert_eq!((&*outcome, news), ("waiting", expected), "{sku}: place {place}");
-        }
-        // A piece is free, and the first in line gets its turn now.
-        redis.run::<()>(&["SET", &format!("{sku}:stock"), "5"]).await;
-        assert_eq!(sale(&redis, sku, "entry", &["1", "60000000", "0", "1"]).await.0, "turn");
     }
+    let entry = async |user: &str| {
+        sale(&redis, "{x}", "entry", &format!("1 60000000 60000000 {user}")).await
+    };
+    for (place, expected) in (1..).zip([10, 20, 30, 40, 0]) {
+        let place = place.to_string();
+        redis.run::<()>(&["ZADD", "{x}:line", &place, &place]).await;
+        let (outcome, _, news) = entry(&place).await;
+        let news = news.saturating_sub(8_000_000_000_000_000);
+        assert_eq!((&*outcome, news), ("waiting", expected), "place {place}");
+    }
+    // A piece is free, and the first in line gets its turn now.
+    redis.run::<()>(&["SET", "{x}:stock", "5"]).await;
+    assert_eq!(entry("1").await.0, "turn");
 }
 
 #[tokio::test]
 async fn accounts_of_an_address_are_few_and_those_of_a_carrier_many() {
-    let proxy = ["--opens-in", "1h", "--trust-proxy", "127.0.0.1", "--ip-quota", "10/60s"];
-    let nats = ["--nat", "100.64.0.0/10=8", "--nat", "2001:db8::/32=6", "--nat", "100.64.0.0/16=1"];
-    on_both(&[&proxy[..], &nats].concat(), async |server| {
+    let proxy = "--opens-in 1h --trust-proxy 127.0.0.1 --ip-quota 10/60s";
+    let nats = "--nat 100.64.0.0/10=8 --nat 2001:db8::/32=6 --nat 100.64.0.0/16=1";
+    on_both(&format!("{proxy} {nats}"), async |server| {
         for (address, users) in [("203.0.113.7", 5), ("100.64.0.1", 8), ("2001:db8::1", 6)] {
             let enter = async |user: usize| {
                 let entry = server.request("POST", "/seckill/iphone/entries");
@@ -313,10 +298,10 @@ async fn accounts_of_an_address_are_few_and_those_of_a_carrier_many() {
 #[tokio::test]
 async fn a_flood_of_new_names_costs_redis_no_more() {
     let redis = Redis::start().await;
-    let server = on_redis(&redis, &[&ADMIN[..], &["--opens-in", "1h"]].concat());
+    let server = on_redis(&redis, &format!("{ADMIN} --opens-in 1h"));
     let mut denied = Vec::new();
     for user in 0..1200 {
-        let answer = by(&server, &user.to_string(), "POST", "/seckill/iphone/entries").await;
+        let answer = enter(&server, &user.to_string()).await;
         if user >= 5 {
             answer.problem(429);
             denied.push(answer.json()["violated-policies"][0].as_str().unwrap().to_owned());
@@ -328,14 +313,14 @@ async fn a_flood_of_new_names_costs_redis_no_more() {
         (995, "read-ip"),
         "a thousand a minute are asked about"
     );
-    let live = server.ask("GET", "/admin/live", "").await.json();
-    assert_eq!(live["orders"][3], json!(["denied", 1195]), "the operator sees all");
+    let counted = &live(&server).await["orders"][3];
+    assert_eq!(counted, &json!(["denied", 1195]), "the operator sees all");
 }
 
 #[tokio::test]
 async fn a_crowd_behind_one_address_finds_its_turns() {
-    for flags in [&["--nat", "127.0.0.0/8=5000"][..], &["--ip-quota", "off"]] {
-        let server = alone(&[flags, &["--opens-in", "1h"]].concat());
+    for flags in ["--nat 127.0.0.0/8=5000", "--ip-quota off"] {
+        let server = alone(&format!("{flags} --opens-in 1h"));
         for user in 0..1010 {
             assert_eq!(entry(&server, &user.to_string()).await["state"], "none", "{flags:?}");
         }
@@ -346,10 +331,10 @@ async fn a_crowd_behind_one_address_finds_its_turns() {
 #[tokio::test]
 async fn an_operator_learns_of_lost_entries() {
     let mut redis = Redis::start().await;
-    let server = on_redis(&redis, &["--opens-in", "1h"]);
+    let server = on_redis(&redis, "--opens-in 1h");
     redis.run::<()>(&["SAVE"]).await;
     assert_eq!(enter(&server, "alice").await.status, 202);
-    let entries = async || server.get("/seckill/iphone").await.json()["entries"].clone();
+    let entries = async || level(&server).await["entries"].clone();
     eventually("it is seen", async || entries().await == 1).await;
     redis.restart().await;
     eventually("it is gone", async || entries().await == 0).await;
@@ -360,27 +345,29 @@ async fn an_operator_learns_of_lost_entries() {
 async fn the_mode_of_a_sale_is_kept() {
     let redis = Redis::start().await;
     let warning = "the mode of the sale was set before, and is kept";
-    let drawn = on_redis(&redis, &["--opens-in", "1h"]);
+    let drawn = on_redis(&redis, "--opens-in 1h");
     let commitment = enter(&drawn, "alice").await.json()["commitment"].clone();
-    for (flags, warns) in
-        [(&["--first-come"][..], true), (&[], false), (&["--opens-in", "2h"], false)]
-    {
+    for (flags, warns) in [("--first-come", true), ("", false), ("--opens-in 2h", false)] {
         let server = on_redis(&redis, flags);
         let seen = entry(&server, "alice").await;
         assert_eq!((&seen["state"], &seen["commitment"]), (&json!("entered"), &commitment));
         assert_eq!(server.stop().contains(warning), warns, "{flags:?}");
     }
-    on_redis(&redis, &["--prefix", "other", "--first-come"]).stop();
-    let server = on_redis(&redis, &["--prefix", "other", "--opens-in", "1h"]);
+    on_redis(&redis, "--prefix other --first-come").stop();
+    let server = on_redis(&redis, "--prefix other --opens-in 1h");
     assert_eq!(enter(&server, "alice").await.problem(404), "/problems/no-draw");
     assert_eq!(entry(&server, "alice").await["state"], "none", "and an order, after one");
-    assert_eq!(server.get("/seckill/iphone").await.json()["mode"], "first-come");
+    assert_eq!(level(&server).await["mode"], "first-come");
     assert!(server.stop().contains(warning));
     // Another seed is a loss, and not another draw.
     redis.run::<()>(&["SET", "seckill:{iphone}:draw", &"00".repeat(32)]).await;
-    let is_lost = async || drawn.get("/seckill/iphone").await.status == 503;
-    eventually("it is seen", is_lost).await;
+    let is_seen = async || drawn.get("/seckill/iphone").await.status == 503;
+    eventually("it is seen", is_seen).await;
     let unsold = enter(&drawn, "bob").await;
     assert_eq!(unsold.problem(503), "/problems/stock-lost");
     assert_eq!(unsold.document()["detail"], "Nothing was changed.");
+    // Nor does a server that is started draw anew.
+    redis.run::<()>(&["DEL", "seckill:{iphone}:draw"]).await;
+    is_lost(&redis);
+    assert!(!redis.run::<bool>(&["EXISTS", "seckill:{iphone}:draw"]).await);
 }

@@ -3,19 +3,19 @@
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Cluster, MASTER, Redis, Sentinel, eventually};
 
-use crate::{ADMIN, alone, by, on_redis, order};
+use crate::{ADMIN, OPEN_DRAW, alone, by, enter, level, on_redis, order};
 
 #[tokio::test]
 async fn a_restart_keeps_stock_and_orders() {
     let redis = Redis::start().await;
-    let flags = ["--ip-quota", "off", "--prefix", "shop", "--stock"];
-    let first = on_redis(&redis, &[&flags[..], &["iphone=1"]].concat());
+    let flags = "--ip-quota off --prefix shop --stock";
+    let first = on_redis(&redis, &format!("{flags} iphone=1"));
     let placed = first.order("iphone", "alice").await;
     assert_eq!(placed.status, 201);
     first.stop();
 
-    let second = on_redis(&redis, &[&flags[..], &["iphone=500"]].concat());
-    let level = second.get("/seckill/iphone").await.json();
+    let second = on_redis(&redis, &format!("{flags} iphone=500"));
+    let level = level(&second).await;
     assert_eq!((&level["stock"], &level["sold"]), (&1.into(), &1.into()), "{level}");
     assert_eq!(second.order("iphone", "alice").await.problem(409), "/problems/already-ordered");
     second.order("iphone", "bob").await.problem(410);
@@ -26,7 +26,7 @@ async fn a_restart_keeps_stock_and_orders() {
     assert!(second.stop().contains("the stock was set before"));
     let mut keys: Vec<String> = redis.run(&["KEYS", "shop:{i*"]).await;
     keys.sort();
-    let records = ["buyers", "draw", "orders", "stock", "unpaid"];
+    let records = ["buyers", "draw", "held", "orders", "stock"];
     assert_eq!(keys, records.map(|record| format!("shop:{{iphone}}:{record}")));
     for key in keys {
         assert_eq!(redis.run::<i64>(&["TTL", &key]).await, -1, "{key} is a record");
@@ -37,8 +37,8 @@ async fn a_restart_keeps_stock_and_orders() {
 async fn an_order_whose_reply_is_lost_is_placed_once() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
-    let flags = ["--stock", "iphone=1", "--response-timeout", "10s"];
-    let server = alone(&[&flags[..], &["--redis", &proxy.url()]].concat());
+    let url = proxy.url();
+    let server = alone(&format!("--stock iphone=1 --redis {url} --response-timeout 10s"));
     // The piece is the last one, so that the order is repeated when all are sold. To the order, and not to a look.
     proxy.drop_replies_to("\r\norder\r\n", 1);
     let placed = server.order("iphone", "alice").await;
@@ -53,7 +53,7 @@ async fn an_order_whose_reply_is_lost_is_placed_once() {
 async fn a_level_that_cannot_be_read_is_shown_until_it_is_stale() {
     let redis = Redis::start().await;
     let proxy = Proxy::to(redis.port()).await;
-    let server = alone(&["--redis", &proxy.url()]);
+    let server = alone(&format!("--redis {}", proxy.url()));
     let status = async |path: &str| server.get(path).await.status.as_u16();
     proxy.set(Fault::Stall);
     let is_shown =
@@ -69,14 +69,13 @@ async fn a_level_that_cannot_be_read_is_shown_until_it_is_stale() {
 #[tokio::test]
 async fn on_a_cluster_quota_and_stock_hold() {
     let cluster = Cluster::start().await;
-    let urls = cluster.urls();
-    let mut flags = vec!["--stock", "iphone=3", "--stock", "radio=9", "--ban", "1/1h:1h"];
-    flags.extend(ADMIN);
     // None of its servers has a replica, and one of them tells the time.
-    flags.extend(["--response-timeout", "10s", "--min-replicas", "0"]);
-    flags.extend(["--opens-at", "2020-01-01T00:00:00Z", "--first-come"]);
-    urls.iter().for_each(|url| flags.extend(["--redis", url]));
-    let servers = [alone(&flags), alone(&flags)];
+    let flags = format!(
+        "{ADMIN} --stock iphone=3 --stock radio=9 --ban 1/1h:1h --response-timeout 10s \
+         --min-replicas 0 {OPEN_DRAW} --redis {}",
+        cluster.urls().join(" --redis ")
+    );
+    let servers = [(); 2].map(|()| alone(&format!("{flags} --first-come")));
     let mut sold = 0;
     for number in 0..8 {
         let answer = servers[number % 2].order("iphone", &format!("user-{number}")).await;
@@ -93,9 +92,8 @@ async fn on_a_cluster_quota_and_stock_hold() {
     servers[0].ask("GET", "/admin/bans/bob", "").await.problem(404);
     assert_eq!(servers[0].ask("GET", "/admin/bans", "").await.problem(501), "about:blank");
     assert_eq!(servers[1].ask("DELETE", "/admin/bans/alice", "").await.status, 204);
-    flags.retain(|flag| *flag != "--first-come");
-    let drawn = alone(&[&flags[..], &["--prefix", "drawn"]].concat());
-    let entered = by(&drawn, "alice", "POST", "/seckill/iphone/entries").await.json();
+    let drawn = alone(&format!("{flags} --prefix drawn"));
+    let entered = enter(&drawn, "alice").await.json();
     assert_eq!(order(&drawn, "alice", &entered["ticket"]).await.status, 201);
 }
 
@@ -107,8 +105,8 @@ async fn a_master_behind_sentinels_has_a_login() {
     master.run::<()>(&["ACL", "SETUSER", "shop", "on", ">hers", "~*", "&*", "+@all"]).await;
     master.run::<()>(&["CONFIG", "SET", "requirepass", "secret"]).await;
     for (user, login) in [("alice", ":secret"), ("bob", "shop:hers")] {
-        let (url, named) = (sentinel.server.url(), format!("{login}@{MASTER}"));
-        let flags = ["--redis", &url, "--sentinel-master", &named, "--min-replicas", "0"];
-        assert_eq!(alone(&flags).order("iphone", user).await.status, 201);
+        let named = format!("--sentinel-master {login}@{MASTER} --min-replicas 0");
+        let server = alone(&format!("--redis {} {named}", sentinel.server.url()));
+        assert_eq!(server.order("iphone", user).await.status, 201);
     }
 }

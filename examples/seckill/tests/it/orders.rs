@@ -5,11 +5,11 @@ use http::HeaderValue;
 use serde_json::json;
 use test_support::{Redis, eventually};
 
-use crate::{alone, by, on_both, on_redis};
+use crate::{alone, by, level, on_both, on_redis};
 
 #[tokio::test]
 async fn five_of_ten_orders_pass_the_limit() {
-    on_both(&["--ip-quota", "off"], async |server| {
+    on_both("--ip-quota off", async |server| {
         for (method, path, status) in [
             ("PUT", "/seckill/iphone/orders", 405),
             ("GET", "/seckill/iphone/orders", 405),
@@ -33,20 +33,19 @@ async fn five_of_ten_orders_pass_the_limit() {
             assert_eq!(denied.headers["ratelimit-policy"], r#""user";q=5;w=60"#);
         }
         assert_eq!(server.order("iphone", "bob").await.status, 201, "others are not held up");
-        let level = json!({
+        let expected = json!({
             "sku": "iphone", "stock": 100, "sold": 2, "remaining": 98, "opens_in_ms": null,
             "mode": "first-come", "commitment": null, "secret": null, "entries": 0, "turns": 0, "paid": 0,
             "over": false,
         });
-        let is_seen = async || server.get("/seckill/iphone").await.json() == level;
-        eventually("the orders are seen", is_seen).await;
+        eventually("the orders are seen", async || level(server).await == expected).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn an_order_is_shown_to_its_user_only() {
-    on_both(&["--stock", "mi.x-5_pro=3"], async |server| {
+    on_both("--stock mi.x-5_pro=3", async |server| {
         let user = "Zoë \"{}\" 陈";
         let placed = server.order("mi.x-5_pro", user).await;
         assert_eq!(placed.status, 201);
@@ -69,14 +68,14 @@ async fn an_order_is_shown_to_its_user_only() {
 
 #[tokio::test]
 async fn early_orders_are_refused_and_count() {
-    on_both(&["--first-come", "--opens-in", "1h", "--quota", "2/60s"], async |server| {
+    on_both("--first-come --opens-in 1h --quota 2/60s", async |server| {
         for _ in 0..2 {
             let early = server.order("iphone", "alice").await;
             assert_eq!(early.problem(403), "/problems/sale-not-open");
             assert!((3000..=3600).contains(&early.retry_after().unwrap()));
         }
         server.order("iphone", "alice").await.problem(429);
-        assert_eq!(server.get("/seckill/iphone").await.json()["sold"], 0);
+        assert_eq!(level(server).await["sold"], 0);
     })
     .await;
 }
@@ -119,8 +118,8 @@ async fn every_request_is_handled() {
         cases.push((format!("POST /seckill/{sku}/orders"), user.into(), 404));
     }
     let redis = Redis::start().await;
-    let flags = ["--ip-quota", "1000/60s", "--stock", "iphone=1000", "--user-query", "user"];
-    for server in [alone(&flags), on_redis(&redis, &flags)] {
+    let flags = "--ip-quota 1000/60s --stock iphone=1000 --user-query user";
+    for server in [alone(flags), on_redis(&redis, flags)] {
         for (line, user, expected) in &cases {
             let (method, path) = line.split_once(' ').unwrap();
             let user = HeaderValue::from_bytes(user).unwrap();
@@ -149,7 +148,7 @@ async fn every_request_is_handled() {
     assert_eq!(redis.run::<usize>(&["HLEN", "seckill:{iphone}:orders"]).await, sold);
     for key in redis.keys().await {
         if let Some(record) = key.strip_prefix("seckill:{iphone}:") {
-            assert!(["stock", "buyers", "orders", "draw", "unpaid"].contains(&record), "{key}");
+            assert!(["stock", "buyers", "orders", "draw", "held"].contains(&record), "{key}");
         } else {
             let is_log = key.ends_with("}:user:60s") || key.ends_with("}:ip:60s");
             assert!(key.starts_with("seckill:{=") && is_log, "{key}");

@@ -6,25 +6,18 @@ use serde_json::json;
 use test_support::{Redis, eventually};
 use tokio::time::{Duration, sleep};
 
-use crate::{ADMIN, TOKEN, by, on_both, on_redis, pay, payment, sale};
-
-const FREE: [&str; 4] = ["--quota", "9999/1s", "--ip-quota", "off"];
+use crate::{ADMIN, FREE, NO_ORDER, TOKEN, by, level, on_both, on_redis, pay, payment, sale};
 
 #[tokio::test]
 async fn an_order_is_paid_once() {
-    on_both(&["--payment-token", TOKEN, "--pay-within", "1h"], async |server| {
+    on_both(&format!("--payment-token {TOKEN} --pay-within 1h"), async |server| {
         let order = server.order("iphone", "alice").await.json();
         assert!((3_500_000..=3_600_000).contains(&order["pay_in_ms"].as_u64().unwrap()), "{order}");
         let path = format!("/orders/{}", order["order_id"].as_str().unwrap());
         let by_hand = server.request("POST", &format!("{path}/payment"));
         server.send_body(by_hand, r#"{"payment_id": "1"}"#).await.problem(401);
-        for wrong in [
-            json!(1),
-            json!({}),
-            json!(["1"]),
-            json!({ "payment_id": "" }),
-            json!({ "payment_id": "x".repeat(129) }),
-        ] {
+        let [none, long] = ["".into(), "x".repeat(129)].map(|id| json!({ "payment_id": id }));
+        for wrong in [json!(1), json!({}), json!(["1"]), none, long] {
             let refused = server.send_body(payment(server, &order), wrong.to_string()).await;
             assert_eq!(refused.problem(400), "/problems/bad-payment", "{wrong}");
         }
@@ -39,18 +32,17 @@ async fn an_order_is_paid_once() {
         assert_eq!(pay(server, &of_bob, "1").await.problem(409), "/problems/payment-used");
         let shown = by(server, "alice", "GET", &path).await.json();
         assert_eq!((&shown["paid"], &shown["pay_in_ms"]), (&json!(true), &json!(null)));
-        let none = json!({ "order_id": "iphone.00000000-0000-4000-8000-000000000000" });
+        let none = json!({ "order_id": NO_ORDER });
         assert_eq!(pay(server, &none, "3").await.problem(404), "/problems/unknown-order");
-        let is_seen = async || server.get("/seckill/iphone").await.json()["paid"] == 1;
-        eventually("the payment is seen", is_seen).await;
+        eventually("the payment is seen", async || level(server).await["paid"] == 1).await;
     })
     .await;
 }
 
 #[tokio::test]
 async fn an_unpaid_piece_is_for_sale_again() {
-    let terms = ["--stock", "iphone=1", "--pay-within", "2s", "--payment-token", TOKEN];
-    on_both(&[&FREE[..], &terms].concat(), async |server| {
+    let terms = format!("{FREE} --stock iphone=1 --pay-within 2s --payment-token {TOKEN}");
+    on_both(&terms, async |server| {
         let late = server.order("iphone", "alice").await.json();
         server.order("iphone", "bob").await.problem(410);
         // Who comes first may be the same user.
@@ -59,7 +51,7 @@ async fn an_unpaid_piece_is_for_sale_again() {
         let is_sold = async || server.order("iphone", "bob").await.status != 410;
         eventually("it comes back again", is_sold).await;
         let order = server.order("iphone", "bob").await.json();
-        let is_over = async |over| server.get("/seckill/iphone").await.json()["over"] == over;
+        let is_over = async |over| level(server).await["over"] == over;
         assert!(is_over(false).await, "it can come back");
         assert_eq!(pay(server, &order, "1").await.status, 200);
         eventually("nothing can come back", async || is_over(true).await).await;
@@ -82,10 +74,13 @@ async fn a_payment_is_late_by_the_clock_and_not_by_the_sweep() {
     redis.run::<()>(&["SET", "{x}:stock", "1"]).await;
     let call = async |op: &str, who: &str, what: &str| {
         let kept = if what == "simulated" { "0" } else { "1" };
-        sale(&redis, "{x}", op, &["", "0", "1000", who, what, kept]).await.0
+        sale(&redis, "{x}", op, &format!("- 0 1000 {who} {what} {kept}")).await.0
     };
     let records = async |what: &str| -> HashMap<String, String> {
         redis.run(&["HGETALL", &format!("{{x}}:{what}")]).await
+    };
+    let of = |pairs: &[(&str, &str)]| -> HashMap<String, String> {
+        pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
     };
     assert_eq!(call("order", "alice", "1").await, "placed");
     sleep(Duration::from_millis(2)).await;
@@ -94,11 +89,11 @@ async fn a_payment_is_late_by_the_clock_and_not_by_the_sweep() {
     }
     assert_eq!(records("orders").await.len(), 1, "it has not been taken back");
     // Even if the clock steps back: what is to be paid back buys nothing.
-    redis.run::<()>(&["ZADD", "{x}:unpaid", "8000000000000000", "1"]).await;
+    redis.run::<()>(&["ZADD", "{x}:held", "8000000000000000", "alice"]).await;
     assert_eq!(call("pay", "1", "a").await, "too-late");
-    redis.run::<()>(&["ZADD", "{x}:unpaid", "1", "1"]).await;
+    redis.run::<()>(&["ZADD", "{x}:held", "1", "alice"]).await;
     assert_eq!(call("order", "bob", "2").await, "placed");
-    assert_eq!(records("orders").await, HashMap::from([("2".into(), "bob".into())]));
+    assert_eq!(records("orders").await, of(&[("2", "bob")]));
     assert_eq!(call("pay", "2", "a").await, "payment-used", "it is paid back");
     for payment in ["c", "simulated"] {
         assert_eq!(call("pay", "1", payment).await, "too-late");
@@ -107,24 +102,22 @@ async fn a_payment_is_late_by_the_clock_and_not_by_the_sweep() {
     for payment in ["d", "d", "simulated"] {
         assert_eq!(call("pay", "9", payment).await, "unknown");
     }
-    let refunds = [("a", "1"), ("b", "1"), ("c", "1"), ("d", "9")];
-    let refunds = refunds.map(|(payment, order)| (payment.to_owned(), order.to_owned()));
-    assert_eq!(records("refunds").await, HashMap::from(refunds));
+    let refunds = of(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "9")]);
+    assert_eq!(records("refunds").await, refunds);
     assert!(records("paid").await.is_empty());
     // Nor does an order hold its user for longer, while there are other pieces.
     redis.run::<()>(&["SET", "{x}:stock", "2"]).await;
     sleep(Duration::from_millis(2)).await;
     assert_eq!(call("order", "bob", "3").await, "placed");
-    assert_eq!(records("orders").await, HashMap::from([("3".into(), "bob".into())]));
+    assert_eq!(records("orders").await, of(&[("3", "bob")]));
 }
 
 /// The provider calls again, and may reach a server that sells it.
 #[tokio::test]
 async fn a_payment_of_a_sku_that_is_not_on_sale_here_is_a_503() {
     let redis = Redis::start().await;
-    let flags = [&ADMIN[..], &["--payment-token", TOKEN, "--stock"]].concat();
-    let servers =
-        ["iphone=1", "pixel=1"].map(|stock| on_redis(&redis, &[&flags[..], &[stock]].concat()));
+    let servers = ["iphone=1", "pixel=1"]
+        .map(|stock| on_redis(&redis, &format!("{ADMIN} --payment-token {TOKEN} --stock {stock}")));
     let order = servers[0].order("iphone", "alice").await.json();
     assert_eq!(pay(&servers[1], &order, "1").await.problem(503), "/problems/not-on-sale");
     if cfg!(feature = "metrics") {
@@ -133,8 +126,7 @@ async fn a_payment_of_a_sku_that_is_not_on_sale_here_is_a_503() {
         eventually(line, is_shown).await;
     }
     assert_eq!(pay(&servers[0], &order, "1").await.status, 200);
-    let lost = json!({ "order_id": "iphone.00000000-0000-4000-8000-000000000000" });
-    let answer = pay(&servers[0], &lost, "2").await;
+    let answer = pay(&servers[0], &json!({ "order_id": NO_ORDER }), "2").await;
     assert_eq!(answer.problem(404), "/problems/unknown-order");
     assert_eq!(answer.json()["detail"], "The payment is recorded for a refund.");
 }

@@ -6,36 +6,37 @@ use std::time::{Duration, Instant};
 use test_support::Redis;
 use test_support::server_process::{Server, cannot_start, fails, refuses};
 
-use crate::{ADMIN, SECKILL, TOKEN, alone};
+use crate::{ADMIN, SECKILL, TOKEN, alone, words};
 
 #[test]
 fn a_wrong_flag_is_named() {
-    let cases: &[(&[&str], &str)] = &[
-        (&["--quota", "2/1s,5/sixty"], "quota number 2: the window \"sixty\""),
-        (&["--ip-quota", "none"], "write off"),
-        (&["--stock", "i/phone=1"], "the SKU \"i/phone\""),
-        (&["--stock", "a=-1"], "the count \"-1\""),
-        (&["--stock", "a=0"], "from 1 to"),
-        (&["--user-query", ""], "--user-query"),
-        (&["--stock", "..=1"], "the SKU"),
-        (&["--stock", "a=1", "--stock", "a=2"], "--stock names the SKU a twice"),
-        (&["--opens-in", "9000h"], "longer than a year"),
-        (&["--opens-at", "noon"], "RFC 3339"),
-        (&["--admin", "0.0.0.0:0"], "other machines could reach it"),
-        (&["--sentinel-master", "shop"], "--redis"),
-        (&["--min-replicas", "1"], "--redis"),
-        (&["--on-failure", "closed"], "--redis"),
-        (&["--trust-proxy", "10.0.0.1,0.0.0.0/0"], "every client could name its own address"),
-        (&["--accounts", "5"], "write off"),
-        (&["--nat", "10.0.0.0/8"], "write CIDR=USERS"),
-        (&["--nat", "10.0.0.0/8=0"], "one user or more"),
-        (&["--nat", "10.0.0.0=5"], "write CIDR=USERS"),
-        (&["--nat", "2001:db8::5/128=5"], "count as one"),
-        (&["--nat", "10.0.0.0/8=9", "--accounts", "off"], "--nat needs --accounts"),
-        (&["--turn", "10ms"], "shorter than a second"),
-        (&["--pay-within", "off"], "length of time"),
-    ];
-    refuses(SECKILL, cases);
+    for (flags, part) in [
+        ("--quota 2/1s,5/sixty", "quota number 2: the window \"sixty\""),
+        ("--ip-quota none", "write off"),
+        ("--stock i/phone=1", "the SKU \"i/phone\""),
+        ("--stock a=-1", "the count \"-1\""),
+        ("--stock a=0", "from 1 to"),
+        ("--user-query=", "--user-query"),
+        ("--stock ..=1", "the SKU"),
+        ("--stock a=1 --stock a=2", "--stock names the SKU a twice"),
+        ("--opens-in 9000h", "longer than a year"),
+        ("--opens-at noon", "RFC 3339"),
+        ("--admin 0.0.0.0:0", "other machines could reach it"),
+        ("--sentinel-master shop", "--redis"),
+        ("--min-replicas 1", "--redis"),
+        ("--on-failure closed", "--redis"),
+        ("--trust-proxy 10.0.0.1,0.0.0.0/0", "every client could name its own address"),
+        ("--accounts 5", "write off"),
+        ("--nat 10.0.0.0/8", "write CIDR=USERS"),
+        ("--nat 10.0.0.0/8=0", "one user or more"),
+        ("--nat 10.0.0.0=5", "write CIDR=USERS"),
+        ("--nat 2001:db8::5/128=5", "count as one"),
+        ("--nat 10.0.0.0/8=9 --accounts off", "--nat needs --accounts"),
+        ("--turn 10ms", "shorter than a second"),
+        ("--pay-within off", "length of time"),
+    ] {
+        refuses(SECKILL, &[(&words(flags), part)]);
+    }
 }
 
 #[test]
@@ -43,22 +44,17 @@ fn a_failed_start_names_the_way_out() {
     cannot_start(SECKILL);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
-    let cases: &[(&[&str], &str)] = &[
-        (&["--admin", "127.0.0.1:0"], "--admin-token"),
-        (&["--admin", "127.0.0.1:0", "--admin-token", "hunter2"], "16 to 256 characters"),
-        (&["--admin", &taken.1, "--admin-token", TOKEN], "--admin IP:PORT"),
-        (
-            &["--redis", "redis://127.0.0.1:1", "--sentinel-master", "hunter2@shop"],
-            "a login without `:`",
-        ),
+    let is_taken = format!("--admin {} --admin-token {TOKEN}", taken.1);
+    for (flags, part) in [
+        ("--admin 127.0.0.1:0", "--admin-token"),
+        ("--admin 127.0.0.1:0 --admin-token hunter2", "16 to 256 characters"),
+        (&is_taken, "--admin IP:PORT"),
+        ("--redis redis://127.0.0.1:1 --sentinel-master hunter2@shop", "a login without `:`"),
         // Before Redis, which does not run, hears of the sale.
-        (
-            &["--payment-token", "hunter2-hunter2", "--redis", "redis://127.0.0.1:1"],
-            "16 to 256 characters",
-        ),
-    ];
-    for (flags, part) in cases {
-        let logs = fails(SECKILL, &[&["--listen", "127.0.0.1:0"], *flags].concat(), 1, part);
+        ("--payment-token hunter2-hunter2 --redis redis://127.0.0.1:1", "16 to 256 characters"),
+    ] {
+        let flags = format!("--listen 127.0.0.1:0 {flags}");
+        let logs = fails(SECKILL, &words(&flags), 1, part);
         assert!(logs.contains("hint: "), "{flags:?}: {logs}");
         assert!(!logs.contains("hunter2") && !logs.contains(TOKEN), "{logs}");
     }
@@ -67,7 +63,7 @@ fn a_failed_start_names_the_way_out() {
 #[tokio::test]
 async fn logs_name_users_at_debug_and_no_token() {
     for (level, named) in [("info", false), ("info,seckill=debug", true)] {
-        let server = Server::start_logging(SECKILL, level, &ADMIN);
+        let server = Server::start_logging(SECKILL, level, &words(ADMIN));
         server.order("iphone", "Lysistrata").await;
         server.order("iphone", &"Lysistrata".repeat(20)).await;
         let (path, body) =
@@ -90,7 +86,7 @@ async fn logs_name_users_at_debug_and_no_token() {
 #[tokio::test]
 async fn a_signal_stops_both_listeners_at_once() {
     for signal in ["TERM", "INT"] {
-        let server = alone(&ADMIN);
+        let server = alone(ADMIN);
         // The client keeps its connections open, which must not hold the server up.
         assert_eq!(server.get("/healthz").await.status, 200);
         server.ask("GET", "/admin/live", "").await;
@@ -110,7 +106,7 @@ async fn a_signal_stops_both_listeners_at_once() {
 #[tokio::test]
 async fn an_endless_order_is_cut_off_at_a_stop() {
     let redis = Redis::start().await;
-    let server = alone(&["--redis", &redis.url(), "--response-timeout", "10m"]);
+    let server = alone(&format!("--redis {} --response-timeout 10m", redis.url()));
     assert_eq!(server.get("/healthz").await.status, 200);
     redis.run::<()>(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
     server.spawn(server.order_request("iphone", "alice"));

@@ -3,7 +3,9 @@
 use test_support::server_process::Server;
 use test_support::{Cluster, Redis, eventually};
 
-use crate::{ADMIN, alone, on_redis};
+use crate::{ADMIN, alone, live, on_redis};
+
+const TWO: &str = "--stock iphone=2 --stock ipad=3";
 
 /// Waits until `/readyz` and the live page give a reason that has these texts. A balancer needs a server that sells
 /// another SKU.
@@ -15,22 +17,21 @@ async fn stands_still(server: &Server, texts: &[&str]) {
         true => assert_eq!(ready.status, 200),
         false => assert_eq!(ready.problem(503), "/problems/not-ready"),
     }
-    let live = server.ask("GET", "/admin/live", "").await.json();
+    let live = live(server).await;
     assert!(has(&live["standstill"].to_string()), "{live}");
 }
 
 async fn goes_on(server: &Server) {
     let is_ready = async || server.get("/readyz").await.body == "ready";
     eventually("all is sold", is_ready).await;
-    let live = server.ask("GET", "/admin/live", "").await.json();
+    let live = live(server).await;
     assert!(live["standstill"].is_null(), "{live}");
 }
 
 #[tokio::test]
 async fn a_sale_that_stands_still_says_why() {
     let redis = Redis::start().await;
-    let sale = ["--stock", "iphone=2", "--stock", "ipad=3", "--opens-in", "1h"];
-    let server = on_redis(&redis, &[&ADMIN[..], &sale].concat());
+    let server = on_redis(&redis, &format!("{ADMIN} {TWO} --opens-in 1h"));
     goes_on(&server).await;
     redis.signal("STOP");
     stands_still(&server, &["Nothing is sold: the stock can't be read", "Is Redis up"]).await;
@@ -58,11 +59,8 @@ async fn a_sale_that_stands_still_says_why() {
     stands_still(&server, &["No iphone is sold: Redis has lost", "'seckill:{iphone}:stock'"]).await;
     let hint = server.get("/readyz").await.body;
     assert!(!hint.contains("DEL seckill:opening"), "it would close the draw of the other: {hint}");
-    let live = server.ask("GET", "/admin/live", "").await.json();
-    assert_eq!(
-        (&live["stock"][0]["level"], &live["stock"][1]["level"]["stock"]),
-        (&().into(), &3.into())
-    );
+    let [lost, sold] = [0, 1].map(async |sku| live(&server).await["stock"][sku]["level"].clone());
+    assert_eq!((&lost.await, &sold.await["stock"]), (&().into(), &3.into()));
     redis.run::<()>(&["FLUSHALL"]).await;
     stands_still(&server, &["Nothing is sold: Redis has lost the stock of iphone"]).await;
 }
@@ -71,8 +69,7 @@ async fn a_sale_that_stands_still_says_why() {
 #[tokio::test]
 async fn a_lost_stock_is_told_first() {
     let redis = Redis::start().await;
-    let sale = ["--stock", "iphone=2", "--stock", "ipad=3", "--min-replicas", "1"];
-    let server = on_redis(&redis, &[&ADMIN[..], &sale].concat());
+    let server = on_redis(&redis, &format!("{ADMIN} {TWO} --min-replicas 1"));
     stands_still(&server, &["Nothing is sold", "0 of 1 replicas"]).await;
     redis.run::<()>(&["SET", "seckill:{ipad}:stock", "many"]).await;
     stands_still(&server, &["Redis has lost the stock of ipad", "'seckill:{ipad}:stock'"]).await;
@@ -84,10 +81,8 @@ async fn a_lost_stock_is_set_anew_as_the_hint_says() {
     let (redis, cluster) = (Redis::start().await, Cluster::start().await);
     let urls = cluster.urls().join(",");
     for (nodes, urls) in [(std::slice::from_ref(&redis), &redis.url()), (&cluster.nodes, &urls)] {
-        let sale =
-            ["--stock", "iphone=2", "--stock", "ipad=3", "--stock", "tv=4", "--opens-in", "1h"];
-        let at = ["--prefix", "shop", "--redis", urls, "--min-replicas", "0"];
-        let flags = [&ADMIN[..], &sale, &at].concat();
+        let sale = format!("{ADMIN} {TWO} --stock tv=4 --opens-in 1h --prefix shop");
+        let flags = format!("{sale} --redis {urls} --min-replicas 0");
         let server = alone(&flags);
         for node in nodes {
             node.run::<()>(&["FLUSHALL"]).await;
