@@ -1,9 +1,8 @@
 //! [`Args`]: the command line.
 
 use std::collections::HashSet;
-use std::error::Error;
 use std::fmt::Display;
-use std::num::{NonZeroU32, ParseIntError};
+use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
@@ -178,18 +177,12 @@ fn date(text: &str) -> Result<SystemTime, &'static str> {
 /// A flag that can be `off`. By this name, clap does not take it for one that can be left out.
 pub(crate) type OrOff<T> = Option<T>;
 
-/// What is wrong with the text of a flag.
-type FlagError = Box<dyn Error + Send + Sync>;
-
 /// Reads a limit or `off`.
-fn or_off<T: FromStr<Err: Display>>(text: &str) -> Result<OrOff<T>, FlagError> {
-    match text {
-        "off" => Ok(None),
-        _ => text
-            .parse()
-            .map(Some)
-            .map_err(|error| format!("{error}; to turn the limit off, write off").into()),
+fn or_off<T: FromStr<Err: Display>>(text: &str) -> Result<OrOff<T>, String> {
+    if text == "off" {
+        return Ok(None);
     }
+    text.parse().map(Some).map_err(|error| format!("{error}; to turn the limit off, write off"))
 }
 
 /// Reads a network and how many users an address there may have, written `CIDR=USERS`.
@@ -205,10 +198,10 @@ fn nat(text: &str) -> Result<(IpNet, u32), &'static str> {
 }
 
 /// Reads a SKU and how many pieces of it there are, written `SKU=COUNT`.
-pub(crate) fn stock(text: &str) -> Result<(Sku, u32), FlagError> {
+fn stock(text: &str) -> Result<(Sku, u32), String> {
     let (sku, count) = text.split_once('=').ok_or("write SKU=COUNT, such as iphone=100")?;
-    let count: Result<NonZeroU32, _> = count.parse().map_err(|error: ParseIntError| {
-        format!("the count {count:?} is not a whole number from 1 to 4294967295: {error}")
-    });
-    Ok((sku.parse()?, count?.get()))
+    let pieces: Result<NonZeroU32, _> = count.parse();
+    let error =
+        |error| format!("the count {count:?} is not a whole number from 1 to 4294967295: {error}");
+    Ok((sku.parse()?, pieces.map_err(error)?.get()))
 }

@@ -200,7 +200,7 @@ impl Shop {
     async fn level(&self, number: u32) -> Result<Value> {
         let ip = Ipv4Addr::LOCALHOST.to_string();
         let anybody = Actor { number, user: "anybody".into(), ip, ..Actor::default() };
-        Ok(self.ask(&anybody, LEVEL, "", "").await?.2)
+        Ok(self.ask(&anybody, "GET /seckill/sku", "", "").await?.2)
     }
 
     /// Follows the sale, without an end.
@@ -227,19 +227,12 @@ impl Shop {
         let request = request.header("x-user-id", user).header("x-forwarded-for", ip);
         let request = request.header("x-seckill-ticket", ticket).body(body.to_owned().into())?;
         let (head, body) = self.client.request(request).await?.into_parts();
-        let wait = match head.headers.get(RETRY_AFTER) {
-            Some(wait) => Some(SECOND * wait.to_str()?.parse()?),
-            None => None,
-        };
+        let wait = head.headers.get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.parse().ok());
         let body = to_bytes(Body::new(body), usize::MAX).await?;
+        let wait = wait.map(Duration::from_secs);
         Ok((head.status.as_u16(), wait, serde_json::from_slice(&body)?))
     }
 }
-
-const LEVEL: &str = "GET /seckill/sku";
-const ORDER: &str = "POST /seckill/sku/orders";
-const ENTER: &str = "POST /seckill/sku/entries";
-const ENTRY: &str = "GET /seckill/sku/entry";
 
 /// One account, and what came of it.
 #[derive(Default)]
@@ -267,15 +260,15 @@ impl Actor {
 
     /// Does what the page lets a customer do. Returns when to try again, if there is a use in that.
     async fn click(&mut self, shop: &Shop, is_open: bool) -> Result<Option<Duration>> {
+        let order = "POST /seckill/sku/orders";
         let what = match (shop.is_draw, is_open) {
-            (true, false) => ENTER,
-            (true, true) => ENTRY,
-            (false, _) => ORDER,
+            (true, false) => "POST /seckill/sku/entries",
+            (true, true) => "GET /seckill/sku/entry",
+            (false, _) => order,
         };
         let (mut status, mut wait, mut body) = self.send(shop, what, "").await?;
-        if let Some(ticket) = body["ticket"].as_str() {
-            let ticket = ticket.to_owned();
-            (status, wait, body) = self.send(shop, ORDER, &ticket).await?;
+        if let Some(ticket) = body["ticket"].as_str().map(str::to_owned) {
+            (status, wait, body) = self.send(shop, order, &ticket).await?;
         }
         if let (201, Some(order)) = (status, body["order_id"].as_str()) {
             // As the payment provider does.

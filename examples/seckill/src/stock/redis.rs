@@ -286,8 +286,11 @@ impl RedisStock {
         let last = lock(&self.known).last.clone();
         let told = self.ask("tick", &self.kept, &last, 0).await;
         let mut known = lock(&self.known);
-        let Told { reply, history, level, replicas, risk } =
-            told.inspect_err(|error| known.trouble = Some(error.clone()))?;
+        let Told { reply, history, level, replicas, risk } = told.inspect_err(|error| {
+            // Until it is stale, the level before is shown.
+            known.seen = known.seen.filter(|_| !matches!(error, StockError::Lost(_)));
+            known.trouble = Some(error.clone());
+        })?;
         let there = |it: &Level| it.entries + it.turns + it.sold;
         let before = known.seen.replace((Instant::now(), level)).map_or(0, |it| there(&it.1));
         let entries = before.saturating_sub(there(&level));
