@@ -1,6 +1,6 @@
-//! The live page of the admin listener: what the server decides. [`Meter`] counts, and `GET /admin/live`
-//! shows the counts, the stock and why nothing is sold. The page asks once a second. With the
-//! feature `metrics`, Prometheus gets the same.
+//! What the server decides, and whether anything can be sold. [`Meter`] counts, and `GET /admin/live` shows the
+//! counts, the stock and why nothing is sold, once a second to the live page. With the feature `metrics`,
+//! Prometheus gets the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,16 +10,18 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::middleware::Next;
 use axum::response::Response;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tower_sliding_window::{Offender, Rejection, SlidingWindowLayer, TopOffenders};
 
 use crate::admin::Operator;
+use crate::names::Sku;
 #[cfg(feature = "metrics")]
 use crate::policies::USER;
 use crate::policies::shown;
-use crate::ready::Standstill;
 use crate::routes::{Shop, whole_milliseconds};
-use crate::stock::Outcome;
+use crate::stock::{KEYS, Outcome, StockError};
+use example_support::problem::Problem;
 
 /// How many keys of all policies are told apart among those denied most, and how many are shown.
 const OFFENDERS: (usize, usize) = (600, 10);
@@ -126,7 +128,7 @@ pub(crate) async fn report(shop: Arc<Shop>) {
             let gauge = |name: &'static str| metrics::gauge!(name, "sku" => sku.to_string());
             let [left, entries, turns] = match on_sale.level() {
                 Ok(level) => [level.left(), level.entries, level.turns].map(f64::from),
-                Err(crate::stock::StockError::Lost(_)) => [-1.0, f64::NAN, f64::NAN],
+                Err(StockError::Lost(_)) => [-1.0, f64::NAN, f64::NAN],
                 _ => [f64::NAN; 3],
             };
             gauge("seckill_stock_left").set(left);
@@ -152,4 +154,78 @@ pub(crate) async fn show(State(Operator { shop, fleet, .. }): State<Operator>) -
         "policies": shown(&fleet).await,
         "offenders": offenders.iter().take(OFFENDERS.1).map(offender).collect::<Vec<_>>(),
     }))
+}
+
+/// Why nothing is sold, of one SKU or at all.
+#[derive(Serialize)]
+pub(crate) struct Standstill {
+    /// A sentence for an operator.
+    reason: String,
+    hint: String,
+    /// Whether it is of all SKUs.
+    #[serde(skip)]
+    is_whole: bool,
+}
+
+/// Says how to go on without some SKUs that are lost, or without `all` that there are. New sales have no opening of their own
+/// if others go on: their draws would be closed again although the secrets are known. The refunds stay: they are owed.
+pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
+    // With `-c` any node of a Cluster will do.
+    let unlink = |sku: &&Sku| {
+        let keys = KEYS.iter().filter(|what| **what != "refunds");
+        let keys: String = keys.map(|what| format!(" '{prefix}:{{{sku}}}:{what}'")).collect();
+        format!("redis-cli -c UNLINK{keys}")
+    };
+    let opening = all.then(|| format!("redis-cli -c DEL {prefix}:opening"));
+    let commands = skus.iter().map(unlink).chain(opening).collect::<Vec<_>>().join("; ");
+    format!(
+        "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what {prefix}:{{SKU}}:orders and :paid \
+         still hold, because the new sale does not know who has paid, and begin one: `{commands}`, with -h, -p and -n as in \
+         --redis. Then start them."
+    )
+}
+
+impl Standstill {
+    /// Looks at what this server has last seen of its SKUs. Asks nobody.
+    pub(crate) fn of(shop: &Shop) -> Option<Self> {
+        let Shop { stock, prefix, .. } = shop;
+        let failed: Vec<_> =
+            stock.iter().filter_map(|(sku, it)| Some((sku, it.trouble()?))).collect();
+        let is_lost = |it: &&(_, _)| matches!(it.1, StockError::Lost(_));
+        let lost: Vec<&Sku> = failed.iter().filter(is_lost).map(|(sku, _)| *sku).collect();
+        // What is lost does not come back by itself, as others may.
+        let (sku, error) = failed.iter().find(is_lost).or(failed.first())?;
+        let (why, hint) = match error {
+            StockError::Lost(_) => (
+                error.to_string(),
+                new_sales(prefix, &lost, lost.len() == stock.len()),
+            ),
+            error => (
+                format!("the stock can't be read or changed. {error}"),
+                "Is Redis up, reachable from this server, and ready for writes, with the replicas of --min-replicas? \
+                 Is the login of --redis right, there or at the Sentinels, and has its user the rights in SECURITY.md? \
+                 The log says what is wrong. Once that is mended, the sale goes on by itself."
+                    .into(),
+            ),
+        };
+        let is_whole = failed.len() == stock.len();
+        let what = if is_whole { "Nothing".into() } else { format!("No {sku}") };
+        // Redis's own messages may end with a full stop.
+        let reason = format!("{what} is sold: {}.", why.trim_end_matches('.'));
+        Some(Self { reason, hint, is_whole })
+    }
+}
+
+/// For a balancer. While nothing is sold here, other servers may be better off. If only some SKUs are not, all others are
+/// needed.
+pub(crate) async fn readyz(State(shop): State<Arc<Shop>>) -> Result<String, Problem> {
+    let Some(Standstill { reason, hint, is_whole }) = Standstill::of(&shop) else {
+        return Ok("ready".into());
+    };
+    let what = format!("{reason} {hint}");
+    if !is_whole {
+        return Ok(format!("ready. {what}"));
+    }
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-ready", "Nothing is sold");
+    Err(problem.detail(what))
 }

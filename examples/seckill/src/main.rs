@@ -10,13 +10,11 @@
 mod admin;
 mod args;
 mod draw;
-mod entries;
 mod live;
 mod names;
 mod opening;
 mod pages;
 mod policies;
-mod ready;
 mod routes;
 mod stock;
 
@@ -31,11 +29,10 @@ use tower_sliding_window::{Bans, MemoryStore};
 
 use crate::admin::{Operator, audit};
 use crate::args::Args;
-use crate::live::Meter;
+use crate::live::{Meter, new_sales};
 use crate::names::user_key;
 use crate::opening::Opening;
 use crate::policies::{Fleet, Limits};
-use crate::ready::new_sales;
 use crate::routes::{Shop, routes};
 use crate::stock::{MemoryStock, OnSale, RedisStock, Stock, StockError, Terms};
 use example_support::admin::{Admin, checked, serve};

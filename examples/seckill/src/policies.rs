@@ -16,7 +16,7 @@ use tower_sliding_window::{
 };
 
 use crate::args::Args;
-use crate::entries::Ticket;
+use crate::draw::Ticket;
 use example_support::policies::{PolicySet, SharedPolicies};
 
 /// The policy of users.

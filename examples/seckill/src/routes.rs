@@ -20,13 +20,11 @@ use tower_sliding_window::{
 use uuid::Uuid;
 
 use crate::args::Args;
-use crate::draw::{Draw, FIRST_COME};
-use crate::entries::{self, Ticket};
-use crate::live::{Meter, count};
+use crate::draw::{self, Draw, FIRST_COME, Ticket};
+use crate::live::{Meter, count, readyz};
 use crate::names::{OrderId, Sku, UserId};
 use crate::pages;
 use crate::policies::Limits;
-use crate::ready::readyz;
 use crate::stock::{Call, OnSale, Outcome, Reply, Stock, StockError, Terms};
 use example_support::admin::{AdminError, guarded};
 use example_support::problem::{Problem, WholeBody, no_store, with_fallbacks};
@@ -92,16 +90,16 @@ pub(crate) fn routes(
     };
     let mut orders = post(place_order).route_layer(limit);
     if shop.stock.iter().any(|(_, it)| it.draw().is_some()) {
-        let tickets = from_fn_with_state(Arc::clone(&shop), entries::with_ticket);
+        let tickets = from_fn_with_state(Arc::clone(&shop), draw::with_ticket);
         orders = orders.route_layer(tickets);
     }
-    let mut entries = post(entries::enter).route_layer(entry_limit).route_layer(entries_here);
+    let mut entries = post(draw::enter).route_layer(entry_limit).route_layer(entries_here);
     if args.admin.admin.is_some() {
         let count = from_fn_with_state(Arc::clone(&shop), count);
         (orders, entries) = (orders.route_layer(count.clone()), entries.route_layer(count));
     }
     let reads = Router::new()
-        .route("/seckill/{sku}/entry", get(entries::show).route_layer(read_limit.clone()))
+        .route("/seckill/{sku}/entry", get(draw::show).route_layer(read_limit.clone()))
         .route("/seckill/{sku}", get(level))
         .route("/orders/{order_id}", get(order).route_layer(read_limit))
         .layer(map_response(no_store));
