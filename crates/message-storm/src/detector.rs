@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tower_sliding_window::{Key, RedisStore, StoreError};
-use uuid::Uuid;
 
+use crate::check::{Check, Outcome, Reading, Storm, StormEvent};
 use crate::in_process::InProcess;
 use crate::on_redis::OnRedis;
 use crate::rule::{StormRule, StormRuleError};
@@ -84,8 +84,8 @@ impl StormDetector {
     /// Sets a hook to call at each start and each end of a storm that a call of this detector has caused.
     /// Defaults to none.
     ///
-    /// It runs inside [`StormDetector::record`], or where the call ends if its caller has left, and in the
-    /// tasks that find the end of a storm, so it must not block.
+    /// It runs inside [`StormDetector::record`], or on Redis in the task of the call, and in the tasks that find
+    /// the end of a storm. So it must not block: hand what takes long to a queue of your own.
     ///
     /// The returned detector shares only the rule and the groups with earlier clones.
     pub fn on_event(self, hook: impl Fn(&StormEvent) + Send + Sync + 'static) -> Self {
@@ -94,8 +94,7 @@ impl StormDetector {
 
     /// Records a message and returns the state of its group. Takes one call of Redis.
     ///
-    /// If the caller drops the future, the call goes on as if the caller had stayed, and its events go to the
-    /// hook. That it fails is seen in the metrics alone.
+    /// If the caller drops the future, the call goes on, and its events go to the hook alone.
     ///
     /// `message_id` is the same each time the message is delivered. While the message is in the
     /// window, it counts once. An id is any bytes; an id of more than 128 bytes is hashed.
@@ -144,69 +143,6 @@ impl fmt::Debug for StormDetector {
     }
 }
 
-/// The state of a group after a message was recorded, or after a [`peek`](StormDetector::peek).
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Reading {
-    /// How many messages of the group are in the window, at most the rule's [`cap`](StormRule::cap).
-    pub count: u32,
-    /// Whether the count has reached the cap, so that there may have been more messages.
-    pub is_saturated: bool,
-    /// The current storm.
-    pub storm: Option<Storm>,
-    /// The events that this call caused, the earliest first. No other call returns them. The hook of
-    /// [`StormDetector::on_event`] gets them too.
-    pub events: Vec<StormEvent>,
-}
-
-/// A storm that is not over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Storm {
-    /// How long ago it started.
-    pub lasted: Duration,
-    /// The highest count so far, at most the rule's [`cap`](StormRule::cap).
-    pub peak: u32,
-}
-
-/// The start or the end of a storm, each delivered once in the whole fleet.
-///
-/// The times are by the clock of Redis, or in process by the system clock. They are for display only.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum StormEvent {
-    /// The count of a group has exceeded the threshold.
-    #[non_exhaustive]
-    Started {
-        /// The group of the messages.
-        group: Key,
-        /// How many messages were in the window, at most the cap.
-        count: u32,
-        /// The time of the start.
-        at: SystemTime,
-    },
-    /// The count has fallen below [`StormRule::ends_below`].
-    #[non_exhaustive]
-    Ended {
-        /// The group of the messages.
-        group: Key,
-        /// The highest count in the storm, at most the cap.
-        peak: u32,
-        /// How long the storm has lasted.
-        lasted: Duration,
-        /// The time when the count fell, which may be before the end was detected.
-        at: SystemTime,
-    },
-}
-
-impl StormEvent {
-    /// Returns the group of the storm.
-    pub const fn group(&self) -> &Key {
-        let (Self::Started { group, .. } | Self::Ended { group, .. }) = self;
-        group
-    }
-}
-
 type Hook = dyn Fn(&StormEvent) + Send + Sync;
 
 /// Where the messages and storms of groups are.
@@ -224,59 +160,6 @@ impl Store {
     }
 }
 
-/// A check of a group, with the message to record if there is one.
-#[derive(Clone)]
-pub(crate) struct Check {
-    /// The id of the call. It stays the same if the call is repeated because its reply was lost.
-    pub(crate) call: Uuid,
-    pub(crate) group: Key,
-    pub(crate) message: Option<Key>,
-}
-
-impl Check {
-    pub(crate) fn new(group: Key, message: Option<Key>) -> Self {
-        Self { call: Uuid::new_v4(), group, message }
-    }
-}
-
-/// What a check of a group finds. The times are in microseconds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    /// The time of the check, by the store's clock. For display only.
-    pub(crate) at: SystemTime,
-    /// How many messages are in the window, at most the rule's cap.
-    pub(crate) count: u32,
-    /// After how long a storm could start or end without further messages. Zero if none can.
-    pub(crate) recheck_us: u64,
-    /// How long the current storm has lasted, and its highest count.
-    pub(crate) storm: Option<(u64, u32)>,
-    /// How long ago this check has started a storm, and the count then.
-    pub(crate) started: Option<(u64, u32)>,
-    /// How long ago the storm ended whose end this check has found, how long it lasted, and its peak.
-    pub(crate) ended: Option<(u64, u64, u32)>,
-}
-
-impl Outcome {
-    fn has_event(&self) -> bool {
-        self.started.is_some() || self.ended.is_some()
-    }
-
-    /// Returns the events, the earliest first.
-    pub(crate) fn events(&self, group: &Key) -> Vec<StormEvent> {
-        let at = |ago_us| self.at.checked_sub(Duration::from_micros(ago_us)).unwrap_or(self.at);
-        let started = self.started.map(|(ago_us, count)| {
-            (ago_us, StormEvent::Started { group: group.clone(), count, at: at(ago_us) })
-        });
-        let ended = self.ended.map(|(ago_us, lasted_us, peak)| {
-            let (group, lasted, at) = (group.clone(), Duration::from_micros(lasted_us), at(ago_us));
-            (ago_us, StormEvent::Ended { group, peak, lasted, at })
-        });
-        let mut events: Vec<_> = ended.into_iter().chain(started).collect();
-        events.sort_by_key(|(ago_us, _)| std::cmp::Reverse(*ago_us));
-        events.into_iter().map(|(_, event)| event).collect()
-    }
-}
-
 /// The state that the handles of a detector share with its tasks.
 ///
 /// A group in a storm has a task that sleeps until something may have changed without a message, and
@@ -290,7 +173,7 @@ impl Outcome {
 ///   so the group gets another one. One of the two has the event.
 /// - A storm ends and another starts while the task of the first sleeps: it wakes no later than at the
 ///   end of the first, and finds the second.
-/// - The caller drops a call: its task goes on, and what it has [`Found`] is reported there.
+/// - The caller drops a call: its task goes on, and reports what it finds.
 /// - The last handle is dropped: the tasks that sleep have weak references only, hear of it and end. One
 ///   that calls delivers its event first.
 /// - The runtime ends, and the tasks with it: each takes its group out of `watched`, and the next call of
@@ -321,21 +204,20 @@ impl Shared {
             return Ok(self.report(&check.group, &outcome));
         }
         // In a task, because the caller may leave, and no other call gets the event.
-        let call = tokio::spawn(self.clone().find(check, self.calling.subscribe()));
-        let mut found = call.await.unwrap_or_else(|_| {
+        let (shared, calling) = (self.clone(), self.calling.subscribe());
+        let call = tokio::spawn(async move {
+            let reading = shared.call_redis(check).await;
+            drop(calling);
+            reading
+        });
+        call.await.unwrap_or_else(|_| {
             let message = "the task of the call has ended".to_owned();
             Err(StoreError::Disconnected { message })
-        })?;
-        found.is_reported = true;
-        Ok(self.report(&found.group, &found.outcome))
+        })
     }
 
-    /// Makes a call of Redis, and has it repeated if its reply is lost.
-    async fn find(
-        self: Arc<Self>,
-        check: Check,
-        calling: watch::Receiver<()>,
-    ) -> Result<Found, StoreError> {
+    /// Makes a call of Redis, has it repeated if its reply is lost, and reports the outcome.
+    async fn call_redis(self: &Arc<Self>, check: Check) -> Result<Reading, StoreError> {
         let mut outcome = self.store.check(&check).await;
         if outcome.as_ref().is_err_and(StoreError::may_have_counted) {
             // The first error says that the call may have counted.
@@ -348,8 +230,7 @@ impl Shared {
             }
         }
         let outcome = outcome.inspect_err(report_error)?;
-        let group = check.group;
-        Ok(Found { shared: self, group, outcome, is_reported: false, _calling: calling })
+        Ok(self.report(&check.group, &outcome))
     }
 
     /// Delivers the events of an outcome, and has the group watched for as long as it may change.
@@ -429,23 +310,6 @@ impl Drop for Watched {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             shared.watched().remove(&self.group);
-        }
-    }
-}
-
-/// What a call has found. If its caller has left, it is reported when it is dropped.
-struct Found {
-    shared: Arc<Shared>,
-    group: Key,
-    outcome: Outcome,
-    is_reported: bool,
-    _calling: watch::Receiver<()>,
-}
-
-impl Drop for Found {
-    fn drop(&mut self) {
-        if !self.is_reported {
-            self.shared.report(&self.group, &self.outcome);
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use tokio::time::Instant;
 use tower_sliding_window::{Key, StoreError};
 
-use crate::detector::{Check, Outcome};
+use crate::check::{Check, Outcome};
 use crate::rule::{StormRule, micros};
 
 /// How long a storm is kept after its last message has left the window.

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use tower_sliding_window::{Key, RedisCommands, RedisScript, StoreError};
 
-use crate::detector::{Check, Outcome};
+use crate::check::{Check, Outcome};
 use crate::rule::{StormRule, micros};
 
 /// The messages and storms of groups in Redis.

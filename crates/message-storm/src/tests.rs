@@ -12,7 +12,8 @@ use tokio::time::Instant;
 use tower_sliding_window::{Key, RedisStore};
 use uuid::Uuid;
 
-use crate::detector::{Check, Outcome, Store};
+use crate::check::{Check, Outcome};
+use crate::detector::Store;
 use crate::in_process::InProcess;
 use crate::on_redis::OnRedis;
 use crate::{StormDetector, StormEvent, StormRule};
