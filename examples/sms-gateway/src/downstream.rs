@@ -1,6 +1,7 @@
 //! [`Downstream`]: the supplier that sends the messages, here a simulated one, and the controller that lowers
 //! thresholds while it suffers.
 
+use std::mem::take;
 use std::pin::pin;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -28,11 +29,17 @@ const PATIENT_LOOKS: u32 = 30;
 const INCREASE: u32 = 5;
 
 /// How the downstream did. A message that is late is a slow result before it ends.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Results {
     results: u64,
     failed: u64,
     slow: u64,
+}
+
+impl Results {
+    fn are_bad(&self) -> bool {
+        (self.failed + self.slow) * 100 > SUFFERS * self.results
+    }
 }
 
 /// A downstream that sends nothing anywhere.
@@ -69,7 +76,7 @@ impl Downstream {
 
     /// Hands a message over, and returns whether it will be sent. Waits no longer than [`PATIENCE`].
     pub(crate) async fn send(&self, message: &Message) -> bool {
-        let mut taken = pin!(self.take(message));
+        let mut taken = pin!(self.supply(message));
         let on_time = timeout(TARGET_LATENCY, &mut taken).await;
         {
             // What hangs is seen now: the controller does not wait for its end. So it is slow, and no failure later.
@@ -87,7 +94,7 @@ impl Downstream {
     }
 
     /// Takes a message as the supplier does.
-    async fn take(&self, message: &Message) -> bool {
+    async fn supply(&self, message: &Message) -> bool {
         let (latency, fails) = {
             let mut state = lock(&self.0);
             // Failures are evenly spread over the messages.
@@ -104,59 +111,38 @@ impl Downstream {
         !fails
     }
 
-    /// Looks at the results again and again, and leaves the institutions what the controller decides.
+    /// Looks at the results again and again, and leaves the institutions a share of their limits, at least the floor.
     ///
     /// Additive increase, multiplicative decrease, as TCP does (RFC 5681): quick to make room, slow to
     /// take it back, so that servers that share a downstream settle beside each other.
     pub(crate) async fn control(&self, levels: &Levels, floor: u32) {
-        let mut controller = Controller { floor, left: 100, settles: false, waited: 0 };
+        let (mut left, mut waited) = (100, 0);
         loop {
             sleep(LOOK_EVERY).await;
-            let before = controller.left;
-            controller.look(&mut lock(&self.0).recent);
-            if controller.left != before {
-                levels.leave(controller.left);
+            let are_few = lock(&self.0).recent.results < LEAST_RESULTS;
+            // A limit below what each message needs lets nothing through that could say that all is well again.
+            if are_few && waited < PATIENT_LOOKS {
+                waited += 1;
+                continue;
             }
-        }
-    }
-}
-
-struct Controller {
-    /// The share of a configured limit below which it is not lowered, in percent.
-    floor: u32,
-    /// What is left of the configured limits, in percent.
-    left: u32,
-    /// The next results may be of messages from before the last decrease.
-    settles: bool,
-    /// How many looks have found too few results.
-    waited: u32,
-}
-
-impl Controller {
-    /// Decides what is left, and takes the results. Without enough of them it waits for more.
-    fn look(&mut self, recent: &mut Results) {
-        let settles = std::mem::take(&mut self.settles);
-        let are_few = recent.results < LEAST_RESULTS;
-        // A limit below what each message needs lets nothing through that could say that all is well again.
-        if !settles && are_few && self.waited < PATIENT_LOOKS {
-            self.waited += 1;
-            return;
-        }
-        let Results { results, failed, slow } = std::mem::take(recent);
-        self.waited = 0;
-        if settles {
-            // They are used up.
-        } else if !are_few && (failed + slow) * 100 > SUFFERS * results {
-            let left = (self.left * 7 / 10).max(self.floor).min(self.left);
-            self.settles = left < self.left;
-            self.left = left;
-            if self.settles {
-                let what = "the downstream suffers: thresholds are lowered";
-                tracing::warn!(left, results, failed, slow, "{what}");
+            let results = take(&mut lock(&self.0).recent);
+            waited = 0;
+            let before = left;
+            if !are_few && results.are_bad() {
+                left = (left * 7 / 10).max(floor).min(left);
+            } else {
+                left = (left + INCREASE).min(100);
             }
-        } else if self.left < 100 {
-            self.left = (self.left + INCREASE).min(100);
-            if self.left == 100 {
+            if left == before {
+                continue;
+            }
+            levels.leave(left);
+            if left < before {
+                tracing::warn!(left, ?results, "the downstream suffers: thresholds are lowered");
+                // The next results may be of messages from before.
+                sleep(LOOK_EVERY).await;
+                take(&mut lock(&self.0).recent);
+            } else if left == 100 {
                 tracing::info!("the downstream keeps to its targets: thresholds are as configured");
             }
         }
@@ -169,10 +155,9 @@ mod tests {
 
     #[test]
     fn failures_and_slow_results_count_together() {
-        for (failed, slow, left) in [(4, 4, 70), (0, 6, 70), (6, 0, 70), (2, 3, 100)] {
-            let mut controller = Controller { floor: 10, left: 100, settles: false, waited: 0 };
-            controller.look(&mut Results { results: 100, failed, slow });
-            assert_eq!(controller.left, left, "{failed} failed, {slow} slow");
+        for (failed, slow, are_bad) in [(4, 4, true), (0, 6, true), (6, 0, true), (2, 3, false)] {
+            let results = Results { results: 100, failed, slow };
+            assert_eq!(results.are_bad(), are_bad, "{results:?}");
         }
     }
 }
