@@ -9,10 +9,10 @@
 
 use std::time::Duration;
 
+use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
-use axum::{Router, response::IntoResponse};
 use tokio::net::TcpListener;
 use tower_sliding_window::{
     Bans, MemoryStore, Penalty, Policy, Quota, SlidingWindowLayer, StoreError, key,
@@ -26,37 +26,31 @@ within ten minutes is a ban of a minute, the next ban lasts an hour, and each on
   curl -X PUT http://127.0.0.1:3000/bans/mallory      imposes a ban of a day
   curl -X DELETE http://127.0.0.1:3000/bans/mallory   lifts it, and begins anew";
 
+type Answer = Result<String, (StatusCode, String)>;
+
+fn unavailable(error: StoreError) -> (StatusCode, String) {
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{error}\n"))
+}
+
 /// Put your authentication in front of these routes.
-async fn show(State(bans): State<Bans>, Path(user): Path<String>) -> Result<String, Failed> {
-    Ok(match bans.get(user).await? {
+async fn show(State(bans): State<Bans>, Path(user): Path<String>) -> Answer {
+    Ok(match bans.get(user).await.map_err(unavailable)? {
         Some(ban) => format!("{} s left: {}\n", ban.remaining.as_secs(), ban.reason),
         None => "not banned\n".to_owned(),
     })
 }
 
 /// A ban only lengthens: a shorter one changes nothing.
-async fn impose(State(bans): State<Bans>, Path(user): Path<String>) -> Result<String, Failed> {
-    let ban = bans.impose(user, Duration::from_secs(24 * 3600), "by an operator").await?;
+async fn impose(State(bans): State<Bans>, Path(user): Path<String>) -> Answer {
+    let ban = bans.impose(user, Duration::from_secs(24 * 3600), "by an operator").await;
+    let ban = ban.map_err(unavailable)?;
     Ok(format!("{} s left: {}\n", ban.remaining.as_secs(), ban.reason))
 }
 
 /// A ban that is only lifted would be back with the next request, which the full log denies.
-async fn lift(State(bans): State<Bans>, Path(user): Path<String>) -> Result<String, Failed> {
-    Ok(if bans.pardon(user).await? { "lifted\n" } else { "not banned\n" }.to_owned())
-}
-
-struct Failed(StoreError);
-
-impl From<StoreError> for Failed {
-    fn from(error: StoreError) -> Self {
-        Self(error)
-    }
-}
-
-impl IntoResponse for Failed {
-    fn into_response(self) -> axum::response::Response {
-        (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", self.0)).into_response()
-    }
+async fn lift(State(bans): State<Bans>, Path(user): Path<String>) -> Answer {
+    let was_banned = bans.pardon(user).await.map_err(unavailable)?;
+    Ok(if was_banned { "lifted\n" } else { "not banned\n" }.to_owned())
 }
 
 #[tokio::main]

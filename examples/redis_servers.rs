@@ -10,54 +10,44 @@
 use std::time::Duration;
 
 use axum::{Router, routing::post};
+use clap::Parser;
 use tokio::net::TcpListener;
 use tower_sliding_window::{
     FailurePolicy, Policy, Quota, RedisServers, RedisStore, SlidingWindowLayer, key,
 };
 
-const HELP: &str = "\
-Serves POST /orders on http://127.0.0.1:3000: five requests a minute for each user, on all servers
-with the same Redis together.
+/// Serves POST /orders on http://127.0.0.1:3000: five requests a minute for each user, on all servers
+/// with the same Redis together.
+#[derive(Parser)]
+#[command(after_help = TRY)]
+struct Args {
+    #[arg(required = true, help = "Several are the nodes of a Cluster")]
+    url: Vec<String>,
+    #[arg(long, help = "The URLs are Sentinels, and this is what they call the master")]
+    sentinel: Option<String>,
+    /// What decides while Redis does not answer: `local` (this process alone, with what it knows), `local:3` (with a
+    /// third of each quota), `open` (all requests pass) or `closed` (503 with Retry-After)
+    #[arg(long, default_value = "local")]
+    failure: FailurePolicy,
+}
 
-  redis_servers [OPTIONS] URL...   several URLs are the nodes of a Cluster
-  --sentinel NAME                  the URLs are Sentinels, and this is what they call the master
-  --failure POLICY                 what decides while Redis does not answer:
-      local    this process alone, with what it knows (default)
-      local:3  this process, with a third of each quota
-      open     all requests pass
-      closed   503 with Retry-After
-
-  curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/orders";
+const TRY: &str = "curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/orders";
 
 type Error = Box<dyn std::error::Error>;
 
 #[tokio::main]
 async fn main() {
-    if let Err(error) = run().await {
+    if let Err(error) = run(Args::parse()).await {
         eprintln!("error: {error}");
         std::process::exit(1);
     }
 }
 
-async fn run() -> Result<(), Error> {
-    let (mut urls, mut master, mut failure) = (Vec::new(), None, FailurePolicy::default());
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        match arg.as_str() {
-            "--sentinel" => master = Some(args.next().ok_or("--sentinel needs a name")?),
-            "--failure" => failure = args.next().ok_or("--failure needs a policy")?.parse()?,
-            "-h" | "--help" => {
-                println!("{HELP}");
-                return Ok(());
-            }
-            url => urls.push(url.to_owned()),
-        }
-    }
-    let servers = match (&urls[..], master) {
-        ([], _) => return Err("no URL is given; see --help".into()),
-        (_, Some(master)) => RedisServers::sentinel(urls, master)?,
+async fn run(args: Args) -> Result<(), Error> {
+    let servers = match (&args.url[..], args.sentinel) {
+        (urls, Some(master)) => RedisServers::sentinel(urls, master)?,
         ([url], None) => RedisServers::one(url.as_str())?,
-        (_, None) => RedisServers::cluster(urls)?,
+        (urls, None) => RedisServers::cluster(urls)?,
     };
     let store = RedisStore::builder()
         .prefix("orders")
@@ -69,11 +59,11 @@ async fn run() -> Result<(), Error> {
     // The application's own commands share the connection and its circuit breaker.
     let commands = store.commands();
     let started: u64 = commands.query(redis::cmd("INCR").arg("orders:started")).await?;
-    println!("{HELP}\n\nThis is start number {started}.");
+    println!("This is start number {started}. Try it:\n  {TRY}");
 
     let user = Policy::new("user").quota(Quota::per_minute(5));
     let limit =
-        SlidingWindowLayer::new(user, key::header("x-user-id"), store).failure_policy(failure);
+        SlidingWindowLayer::new(user, key::header("x-user-id"), store).failure_policy(args.failure);
     let app = Router::new().route("/orders", post(async || "ordered\n")).layer(limit);
     axum::serve(TcpListener::bind("127.0.0.1:3000").await?, app).await?;
     Ok(())
