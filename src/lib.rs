@@ -17,7 +17,7 @@
 //! | message storm: an alert if a group gets too many messages | `StormDetector` of the crate `message-storm` | [`crates/message-storm`] |
 //! | chat spam: silent mutes for repeated messages and messages to many strangers | `SpeechMonitor` of the crate `speech-monitor` | [`examples/chat-guard`] |
 //! | per-receiver quota: not too many messages to one receiver | [`Limiter`] | [`examples/message_quota.rs`] |
-//! | one machine with many accounts: at most so many different users behind an address | [`Policy::distinct`] | [`examples/accounts_per_address.rs`] |
+//! | one machine with many accounts: at most so many different users behind an address | [`Policy::distinct`] | [a recipe](docs::recipes::accounts_per_address) |
 //! | concurrent requests: at most so many exports, downloads or jobs at a time | [`Policy::in_flight`] | [`examples/in_flight.rs`] |
 //! | budget of tokens or bytes: a cost that is known only afterwards | [`Limiter::settle`] | [`examples/token_budget.rs`] |
 //! | SMS gateway: quotas of institution, channel and receiver in one decision | [`Limiter::check_all`] | [`examples/sms-gateway`] |
@@ -93,7 +93,6 @@
 //! [`examples/seckill`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/seckill
 //! [`examples/chat-guard`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/chat-guard
 //! [`examples/message_quota.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/message_quota.rs
-//! [`examples/accounts_per_address.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/accounts_per_address.rs
 //! [`examples/in_flight.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/in_flight.rs
 //! [`examples/token_budget.rs`]: https://github.com/tower-sliding-window/tower-sliding-window/blob/main/examples/token_budget.rs
 //! [`examples/sms-gateway`]: https://github.com/tower-sliding-window/tower-sliding-window/tree/main/examples/sms-gateway

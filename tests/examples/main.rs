@@ -148,15 +148,3 @@ fn in_flight_gives_each_place_back() {
     ];
     assert_eq!(lines[begin..], expected);
 }
-
-#[test]
-fn accounts_per_address_stops_the_script_only() {
-    let (lines, _) = run("accounts_per_address", &[], "");
-    let expected = [
-        "family: 4 users, 12 orders sent, 12 admitted",
-        "script: 100 users, 500 orders sent, 25 admitted",
-        "  5 users got through; the last denial: again in 600 s",
-        "family: 5 users, 5 orders sent, 5 admitted",
-    ];
-    assert_eq!(lines[lines.len() - 4..], expected);
-}
