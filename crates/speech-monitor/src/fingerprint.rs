@@ -148,8 +148,9 @@ impl Fingerprint {
     }
 
     /// Reads a fingerprint that a store has kept, or returns `None` if the bytes are not one.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        (bytes.len() % 4 == 2 && bytes.len() <= 2 + 4 * MAX_HASHES).then(|| Self(bytes.into()))
+    pub(crate) fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Option<Self> {
+        let bytes = bytes.into();
+        (bytes.len() % 4 == 2 && bytes.len() <= 2 + 4 * MAX_HASHES).then_some(Self(bytes))
     }
 
     fn header(&self) -> u16 {
@@ -320,9 +321,9 @@ mod tests {
             assert!(one.as_bytes().len() <= 258);
             assert_eq!(Fingerprint::from_bytes(one.as_bytes()), Some(one.clone()));
         }
-        assert_eq!(Fingerprint::from_bytes(b"not"), None);
-        assert_eq!(Fingerprint::from_bytes(&[0; 262]), None);
-        let unknown = Fingerprint::from_bytes(&[7; 6]).unwrap();
+        assert_eq!(Fingerprint::from_bytes(*b"not"), None);
+        assert_eq!(Fingerprint::from_bytes([0; 262]), None);
+        let unknown = Fingerprint::from_bytes([7; 6]).unwrap();
         assert_eq!(unknown.similarity(&Fingerprint::of("buy gold")), 0, "of another version");
     }
 }

@@ -38,8 +38,7 @@
 //! # Similar messages
 //!
 //! [`similarity`] compares two messages. It [normalises](normalised) them to undo disguises, and
-//! compares their letters and words. Inserted punctuation, emoji and spaces change nothing, and neither
-//! does the order of the words. A number is a word that weighs as ten letters: `Order 1001 is ready` and
+//! compares their letters and words. A number is a word that weighs as ten letters: `Order 1001 is ready` and
 //! `Order 1002 is ready` are different messages.
 //!
 //! **The similarity rate of n messages is the lowest similarity of the newest to any of the others.**
@@ -49,10 +48,9 @@
 //! compare all pairs would take exponential time on texts made for it.
 //!
 //! A message without a text, such as a picture, is not compared, and neither is a text of fewer than nine
-//! letters and digits, of which a Chinese character counts as two: honest senders repeat `ok`, `?!?!` and
-//! `thank you` too. A [`Rule`] can set another length. Only the two ends of a long text are compared, and
-//! only with the 64 newest texts of the sender. Rules that count messages stop senders that send more than
-//! that in a window.
+//! letters and digits, or of the length that a [`Rule`] sets: honest senders repeat `ok` and `thank you` too.
+//! Only the two ends of a long text are compared, and only with the 64 newest texts of the sender. Rules that
+//! count messages stop senders that send more than that in a window.
 //!
 //! # Campaigns
 //!
@@ -71,10 +69,6 @@
 //!   stands lengthens it. So each rule lengthens a mute at most once.
 //! - Messages within the rules' windows still count after a mute has ended. A sender that has never
 //!   stopped is muted again at once.
-//! - [`SpeechMonitor::on_mute`] is called once for each mute, and once each time it is lengthened, in one
-//!   process of the fleet.
-//! - [`SpeechMonitor::mute`] mutes a sender manually. [`SpeechMonitor::exempt`] names senders that no rule
-//!   mutes.
 //!
 //! # If the store fails
 //!
@@ -84,12 +78,11 @@
 //! # Concurrency
 //!
 //! There is no lock across processes. One atomic step, a script in Redis or a mutex in process, records
-//! a message and reads the history that the rules need. Of two messages at the same instant, one is
-//! recorded second and its history includes the first. So the call that records the last message of
-//! those that trigger a rule sees all of them.
+//! a message and reads the history that the rules need. So of the messages that trigger a rule, the call that
+//! records the last one sees all of them. Texts are compared after that step, outside of Redis, against a history
+//! that no longer changes.
 //!
-//! Texts are compared after that step, outside of Redis, against a history that no longer changes. If
-//! several calls find that a rule is triggered, each requests the mute in a second atomic step, which imposes
+//! If several calls find that a rule is triggered, each requests the mute in a second atomic step, which imposes
 //! it unless a mute stands that is as long. So one of them imposes and reports it. A message whose reply is
 //! lost is sent again with the same id and counts once. If the reply to a mute is lost, the monitor looks
 //! whether its mute stands.
@@ -101,9 +94,9 @@
 //! | in process | a mutex, and a comparison with each text in the window if there are as many as the rule counts | up to 64 fingerprints, and as many timestamps and peers as the highest count |
 //! | on Redis | a look for the mute, which shares its call with others, and one script call; three more if a rule is triggered; fingerprints are transferred only if they could lengthen a mute | the same in up to three ZSETs, and the length of the mute that stands: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints`, `:muted` |
 //!
-//! A text is kept as a fingerprint: 4 bytes for each letter or word, and at most 258 bytes, whatever the
-//! length of the text. So 64 texts of a sender take at most 18 KB to transfer. Each Redis key has a TTL of
-//! the longest window that needs it, or of the mute. All keys of a sender are in one cluster slot.
+//! A fingerprint has 4 bytes for each letter or word, and at most 258 bytes. So 64 texts of a sender take at most
+//! 18 KB to transfer. Each Redis key has a TTL of the longest window that needs it, or of the mute. All keys of a
+//! sender are in one cluster slot.
 //!
 //! Every message is recorded, also those of muted senders. Give senders a quota of messages before the
 //! monitor, as `chat-guard` does.

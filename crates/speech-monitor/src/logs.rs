@@ -16,37 +16,7 @@ use crate::rule::{Counted, MAX_TEXTS, Rule};
 
 /// The Redis keys of a sender: the three logs, and how long the mute that stands was imposed for.
 const NAMES: [&str; 4] = ["messages", "peers", "prints", "muted"];
-
-/// The rules of a monitor, and what they need.
-pub(crate) struct Rules {
-    /// The longest mute first.
-    pub(crate) rules: Vec<Rule>,
-    /// How long and how many entries each log keeps. No entries if no rule counts in it.
-    kept: [(Duration, u32); 3],
-}
-
-impl Rules {
-    pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
-        let mut rules: Vec<Rule> = rules.into_iter().collect();
-        rules.sort_by_key(|rule| std::cmp::Reverse(rule.mute));
-        let kept = [MESSAGES, PEERS, TEXTS].map(|log| {
-            let count_there = || rules.iter().filter(|rule| log_of(rule) == log);
-            let window = count_there().map(Rule::window).max().unwrap_or_default();
-            // A rule triggers if the count-th newest entry is in its window. Older ones don't matter,
-            // except that a text is compared with all others.
-            let most = count_there().map(Rule::count).max().unwrap_or(0);
-            (window, if log == TEXTS && most > 0 { MAX_TEXTS } else { most })
-        });
-        Self { rules, kept }
-    }
-
-    /// Returns how long a text must be for any rule to compare it.
-    fn min_length(&self) -> u16 {
-        let similar = self.rules.iter().filter(|rule| log_of(rule) == TEXTS);
-        similar.map(|rule| rule.min_length).min().unwrap_or(0)
-    }
-}
-
+/// The numbers of the logs.
 const MESSAGES: usize = 0;
 const PEERS: usize = 1;
 const TEXTS: usize = 2;
@@ -60,6 +30,42 @@ fn log_of(rule: &Rule) -> usize {
     }
 }
 
+/// What a log keeps.
+#[derive(Clone, Copy, Default)]
+struct Kept {
+    window: Duration,
+    /// 0 if no rule counts there.
+    entries: u32,
+}
+
+/// The rules of a monitor, and what they need.
+pub(crate) struct Rules {
+    /// The longest mute first.
+    pub(crate) rules: Vec<Rule>,
+    kept: [Kept; 3],
+    /// How long a text must be for any rule to compare it.
+    min_length: u16,
+}
+
+impl Rules {
+    pub(crate) fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
+        let mut rules: Vec<Rule> = rules.into_iter().collect();
+        rules.sort_by_key(|rule| Reverse(rule.mute));
+        let mut kept = [Kept::default(); 3];
+        for rule in &rules {
+            let Kept { window, entries } = &mut kept[log_of(rule)];
+            *window = rule.window().max(*window);
+            // A rule triggers if the count-th newest entry is in its window. Older ones don't matter,
+            // except that a text is compared with all others.
+            let needed = if log_of(rule) == TEXTS { MAX_TEXTS } else { rule.count() };
+            *entries = needed.max(*entries);
+        }
+        let similar = rules.iter().filter(|rule| log_of(rule) == TEXTS);
+        let min_length = similar.map(|rule| rule.min_length).min().unwrap_or(0);
+        Self { rules, kept, min_length }
+    }
+}
+
 /// A message to record. It is recorded once under its id.
 pub(crate) struct Record<'a> {
     pub(crate) id: Uuid,
@@ -70,16 +76,22 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Returns the text, if any rule would compare it.
-    fn text(&self) -> Option<&Fingerprint> {
-        self.message.text.as_ref().filter(|text| text.length() >= self.rules.min_length())
+    /// Returns what the message adds to each log: its id, its receiver if it is private, and its text if any rule would
+    /// compare it.
+    fn entries(&self) -> [Option<&[u8]>; 3] {
+        let Message { peer, text, .. } = self.message;
+        let text = text.as_ref().filter(|text| text.length() >= self.rules.min_length);
+        [
+            Some(self.id.as_bytes()),
+            peer.as_ref().map(Key::as_bytes),
+            text.map(Fingerprint::as_bytes),
+        ]
     }
 
     /// Returns what each log keeps, no entries if the message adds none there.
-    fn kept(&self) -> [(Duration, u32); 3] {
-        let adds = [true, self.message.peer.is_some(), self.text().is_some()];
-        [MESSAGES, PEERS, TEXTS]
-            .map(|log| if adds[log] { self.rules.kept[log] } else { <_>::default() })
+    fn kept(&self) -> [Kept; 3] {
+        let (entries, kept) = (self.entries(), self.rules.kept);
+        std::array::from_fn(|log| if entries[log].is_some() { kept[log] } else { Kept::default() })
     }
 }
 
@@ -162,19 +174,13 @@ impl OnRedis {
 
     async fn record(&self, record: &Record<'_>) -> Result<History, StoreError> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-        let kept = record.kept().map(|(window, most)| (most, micros(window)));
+        let kept = record.kept().map(|kept| (kept.entries, micros(kept.window)));
         let rules = record.rules.rules.iter();
         let rules: Vec<_> = rules
             .map(|it| (log_of(it) + 1, it.count(), micros(it.window()), micros(it.mute)))
             .collect();
-        let arguments = (
-            record.id.as_bytes(),
-            record.message.peer.as_ref().map_or(&[][..], Key::as_bytes),
-            record.text().map_or(&[][..], Fingerprint::as_bytes),
-            u8::from(record.is_muted),
-            &kept[..],
-            rules,
-        );
+        let entries = record.entries().map(Option::unwrap_or_default);
+        let arguments = (&entries[..], u8::from(record.is_muted), &kept[..], rules);
         let names = self.names(&record.message.sender);
         let call = || self.commands.script(&self.record, &names[..], &arguments);
         type Reply = (Vec<u32>, Vec<u64>, Vec<Vec<u8>>);
@@ -183,7 +189,7 @@ impl OnRedis {
             Err(error) if error.may_have_counted() => call().await,
             reply => reply,
         }?;
-        let texts: Option<Vec<_>> = texts.iter().map(|it| Fingerprint::from_bytes(it)).collect();
+        let texts: Option<Vec<_>> = texts.into_iter().map(Fingerprint::from_bytes).collect();
         let malformed = || StoreError::Protocol { message: "expected fingerprints".to_owned() };
         let ages = ages_us.into_iter().map(Duration::from_micros);
         Ok(History { counts, texts: ages.zip(texts.ok_or_else(malformed)?).collect() })
@@ -199,14 +205,10 @@ pub(crate) struct InProcess {
     budget: usize,
 }
 
-/// The entries of a log with their times, the oldest first.
-type Entries<T> = VecDeque<(Duration, T)>;
-
 #[derive(Default)]
 struct Sender {
-    messages: Entries<()>,
-    peers: Entries<Key>,
-    texts: Entries<Fingerprint>,
+    /// The entries of each log with their times, the oldest first.
+    logs: [VecDeque<(Duration, Arc<[u8]>)>; 3],
     /// When the mute ends that was noted, and how long it was imposed for.
     until: Duration,
     length: Duration,
@@ -222,15 +224,7 @@ impl InProcess {
 
     fn record(&mut self, record: &Record<'_>) -> History {
         self.change(&record.message.sender, |sender, now| {
-            let [messages, peers, texts] = record.kept();
-            add(&mut sender.messages, now, (), messages);
-            if let Some(peer) = &record.message.peer {
-                sender.peers.retain(|(_, it)| it != peer);
-                add(&mut sender.peers, now, peer.clone(), peers);
-            }
-            if let Some(text) = record.text() {
-                add(&mut sender.texts, now, text.clone(), texts);
-            }
+            sender.add(record, now);
             sender.history(record, now)
         })
     }
@@ -274,49 +268,50 @@ impl InProcess {
     }
 }
 
-/// Adds an entry, and drops what is too old or too much.
-fn add<T>(entries: &mut Entries<T>, now: Duration, entry: T, (window, most): (Duration, u32)) {
-    entries.push_back((now, entry));
-    let is_old = |entries: &Entries<T>| entries.front().is_some_and(|(at, _)| now - *at >= window);
-    while entries.len() > most as usize || is_old(entries) {
-        entries.pop_front();
-    }
-}
-
 impl Sender {
+    /// Adds the entries of a message, and drops what is too old or too much.
+    fn add(&mut self, record: &Record<'_>, now: Duration) {
+        for (number, (entry, kept)) in record.entries().into_iter().zip(record.kept()).enumerate() {
+            let (Some(entry), log) = (entry, &mut self.logs[number]) else { continue };
+            if number == PEERS {
+                log.retain(|(_, peer)| **peer != *entry);
+            }
+            log.push_back((now, entry.into()));
+            let is_old = |(at, _): &(Duration, _)| now - *at >= kept.window;
+            while log.len() > kept.entries as usize || log.front().is_some_and(is_old) {
+                log.pop_front();
+            }
+        }
+    }
+
     fn history(&self, record: &Record<'_>, now: Duration) -> History {
         let (kept, rules) = (record.kept(), &record.rules.rules);
         let muted = if record.is_muted && self.until > now { self.length } else { Duration::ZERO };
-        let count = |rule: &Rule| match log_of(rule) {
-            log if rule.mute <= muted || kept[log].1 == 0 => 0,
-            MESSAGES => within(&self.messages, now, rule),
-            PEERS => within(&self.peers, now, rule),
-            _ => within(&self.texts, now, rule),
+        let count = |rule: &Rule| {
+            let (log, kept) = (&self.logs[log_of(rule)], kept[log_of(rule)]);
+            let inside = log.iter().rev().take_while(|(at, _)| now - *at < rule.window());
+            if rule.mute <= muted || kept.entries == 0 { 0 } else { inside.count() as u32 }
         };
         let counts: Vec<u32> = rules.iter().map(count).collect();
         let mut of_rules = rules.iter().zip(&counts);
         let mut texts = Vec::new();
         if of_rules.any(|(rule, count)| log_of(rule) == TEXTS && *count >= rule.count()) {
             // The last one is that of this message.
-            let others = self.texts.iter().rev().skip(1);
-            texts.extend(others.map(|(at, text)| (now - *at, text.clone())));
+            let others = self.logs[TEXTS].iter().rev().skip(1);
+            texts.extend(others.filter_map(|(at, text)| {
+                Some((now - *at, Fingerprint::from_bytes(text.clone())?))
+            }));
         }
         History { counts, texts }
     }
 
     /// Returns about how many bytes the sender takes: tables are counted by what they have allocated.
     fn bytes(&self, id: &Key) -> usize {
-        let peers: usize = self.peers.iter().map(|(_, peer)| peer.as_bytes().len()).sum();
-        let texts: usize = self.texts.iter().map(|(_, text)| 16 + text.as_bytes().len()).sum();
-        let tables = self.messages.capacity() * size_of::<(Duration, ())>()
-            + self.peers.capacity() * size_of::<(Duration, Key)>()
-            + self.texts.capacity() * size_of::<(Duration, Fingerprint)>();
-        2 * (size_of::<Self>() + size_of::<Key>()) + id.as_bytes().len() + tables + peers + texts
+        let of_log = |log: &VecDeque<(Duration, Arc<[u8]>)>| {
+            let entries: usize = log.iter().map(|(_, entry)| 16 + entry.len()).sum();
+            log.capacity() * size_of::<(Duration, Arc<[u8]>)>() + entries
+        };
+        let logs: usize = self.logs.iter().map(of_log).sum();
+        2 * (size_of::<Self>() + size_of::<Key>()) + id.as_bytes().len() + logs
     }
-}
-
-/// Returns how many entries are in the window of a rule.
-fn within<T>(entries: &Entries<T>, now: Duration, rule: &Rule) -> u32 {
-    let inside = entries.iter().rev().take_while(|(at, _)| now - *at < rule.window());
-    u32::try_from(inside.count()).unwrap_or(u32::MAX)
 }
