@@ -3,8 +3,8 @@
 use anyhow::{Result, ensure};
 use tokio::time::{Duration, sleep};
 
+use crate::limiters::Case;
 use crate::load::{NEW_USERS, Seen, send};
-use crate::peers::Case;
 use crate::programs::Server;
 use crate::table::{Table, ratios};
 

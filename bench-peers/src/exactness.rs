@@ -23,7 +23,7 @@ use tower::ServiceExt;
 use tower_sliding_window::{Decision, MemoryStore, Quota};
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use crate::peers::{Case, LIMIT, SECOND as WINDOW};
+use crate::limiters::{Case, LIMIT, SECOND as WINDOW};
 use crate::table::Table;
 
 /// How long the traffic lasts, and how many keys have traffic of their own.
@@ -397,33 +397,33 @@ impl Faults {
         limit: usize,
     ) {
         self.denied += 1;
-        // When each admission that may have been in the window left it at the latest, newest first.
-        let mut ends: Vec<Duration> = admissions
-            .iter()
-            .filter(|admission| admission.before < denial.after)
-            .map(|admission| admission.after + WINDOW + ALLOWANCE)
-            .filter(|end| *end > denial.before)
-            .collect();
-        ends.sort_by(|a, b| b.cmp(a));
-        self.needless += usize::from(ends.len() < limit);
+        // As late as it can have been: each admission that may have been in the window leaves it at the latest.
+        let may_be_inside = |it: &&Request| {
+            it.before < denial.after && it.after + WINDOW + ALLOWANCE > denial.before
+        };
+        let inside = admissions.iter().filter(may_be_inside);
+        let fits = room_at(inside.map(|it| it.after + WINDOW + ALLOWANCE), limit);
+        self.needless += usize::from(fits.is_none());
         let Some(retry_after) = retry_after else { return };
-
-        let fits = ends.get(limit - 1).copied().unwrap_or(denial.before);
-        let needless_wait = (denial.before + retry_after).saturating_sub(fits);
+        let needless_wait =
+            (denial.before + retry_after).saturating_sub(fits.unwrap_or(denial.before));
         self.longest_wait = self.longest_wait.max(Some(needless_wait));
 
-        // When each admission that was counted before the denial left the window at the earliest.
-        let mut ends: Vec<Duration> = admissions
-            .iter()
-            .filter(|admission| admission.after <= denial.before)
-            .map(|admission| admission.before + WINDOW - ALLOWANCE)
-            .collect();
-        ends.sort_by(|a, b| b.cmp(a));
-        let fits = ends.get(limit - 1).copied().unwrap_or_default();
-        let shortfall = fits.saturating_sub(denial.after + retry_after);
+        // As early: those that were counted before the denial leave it at the earliest.
+        let counted = admissions.iter().filter(|it| it.after <= denial.before);
+        let fits = room_at(counted.map(|it| it.before + WINDOW - ALLOWANCE), limit);
+        let shortfall = fits.unwrap_or_default().saturating_sub(denial.after + retry_after);
         self.short += usize::from(!shortfall.is_zero());
         self.largest_shortfall = self.largest_shortfall.max(Some(shortfall));
     }
+}
+
+/// Returns when the window has room, if that is full: when so many admissions less one are left of these, which leave it
+/// then.
+fn room_at(ends: impl Iterator<Item = Duration>, limit: usize) -> Option<Duration> {
+    let mut ends: Vec<Duration> = ends.collect();
+    ends.sort_by(|a, b| b.cmp(a));
+    ends.get(limit - 1).copied()
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use test_support::{Cluster, Redis, patient};
 use tokio::task::JoinSet;
 use tower_sliding_window::{Limiter, Policy, Quota, RedisServers, RedisStore};
 
-use crate::peers::{LIMIT, MINUTE, Textbook};
+use crate::limiters::{LIMIT, MINUTE, Textbook};
 use crate::programs::{cpu, redis_pid};
 use crate::table::Table;
 
@@ -102,16 +102,16 @@ pub(crate) async fn run(rounds: usize) -> Result<Table> {
     let [new, later, new_textbook, later_textbook, one, one_textbook, busiest, plain, budget] =
         costs;
     let mut table = Table::of_goals("A fleet, one process, and a Cluster");
-    table.goal("new users: Redis CPU / textbook script", new, new_textbook, 1.05);
+    table.goal("new users: Redis CPU / textbook script", &new, &new_textbook, 1.05);
     let name = "their 2nd to 5th request: Redis CPU / textbook script";
-    table.goal(name, later, later_textbook, 1.1);
+    table.goal(name, &later, &later_textbook, 1.1);
     let name = "one process with 64 under way, new users: Redis CPU / textbook script";
-    table.goal(name, one.clone(), one_textbook, 0.65);
+    table.goal(name, &one, &one_textbook, 0.65);
     // Three servers should do 1.7 times the work of one.
     let name = "the same on a Cluster of three: CPU of the busiest / one server";
-    table.goal(name, busiest, one, 0.59);
+    table.goal(name, &busiest, &one, 0.59);
     let name = "one process with 64 under way, ten requests a user: budget of tokens / plain quota";
-    table.goal(name, budget, plain, 1.3);
+    table.goal(name, &budget, &plain, 1.3);
     Ok(table)
 }
 

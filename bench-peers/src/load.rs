@@ -1,8 +1,6 @@
 //! Load from [`oha`](https://github.com/hatoo/oha), and what it costs.
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Debug;
-use std::hash::Hash;
+use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -75,94 +73,68 @@ pub(crate) async fn send(
     })
 }
 
-/// What is sent to a server, and the status of the responses.
-pub(crate) struct Target<'a, K> {
-    pub(crate) key: K,
+/// What is sent to a server, the status of the responses, and where the figures go.
+pub(crate) struct Target<'a> {
     pub(crate) server: &'a Server,
-    pub(crate) url: String,
+    pub(crate) path: &'a str,
     pub(crate) arguments: &'static [&'static str],
     pub(crate) status: u16,
+    pub(crate) costs: &'a mut Costs,
 }
 
-/// What a burst showed, and what a request of it cost.
-pub(crate) struct Burst {
-    pub(crate) seen: Seen,
+/// What the bursts of a target showed, and what a request of each of them cost. No figures if its server has no Redis.
+#[derive(Default)]
+pub(crate) struct Costs {
+    pub(crate) per_second: Vec<f64>,
+    pub(crate) p99_ms: Vec<f64>,
     /// CPU microseconds.
-    pub(crate) server_us: f64,
-    pub(crate) redis_us: Option<f64>,
-    pub(crate) redis_calls: Option<f64>,
+    pub(crate) server_us: Vec<f64>,
+    pub(crate) redis_us: Vec<f64>,
+    pub(crate) redis_calls: Vec<f64>,
 }
 
-/// The bursts of each target, in the order of the rounds.
-pub(crate) struct Bursts<K>(HashMap<K, Vec<Burst>>);
-
-impl<K: Copy + Debug + Eq + Hash> Bursts<K> {
-    pub(crate) fn new() -> Self {
-        Self(HashMap::new())
+/// Sends bursts of requests to all targets in turn, round after round, so that what else the machine does affects all of
+/// them.
+pub(crate) async fn send_bursts(mut targets: Vec<Target<'_>>, requests: u64) -> Result<()> {
+    for target in &targets {
+        send(&target.url(), WARM_UP, CONNECTIONS, None, target.arguments).await?;
     }
-
-    /// Sends bursts of requests to all targets in turn, round after round, so that what else the machine does
-    /// affects all of them.
-    pub(crate) async fn send(
-        &mut self,
-        mut targets: Vec<Target<'_, K>>,
-        requests: u64,
-    ) -> Result<()> {
-        for burst in 0..=BURSTS {
-            // The same order each time would always put a target behind the same other.
-            fastrand::shuffle(&mut targets);
-            for target in &targets {
-                // The first burst warms up.
-                let requests = if burst == 0 { WARM_UP } else { requests };
-                let measured = target.send(requests).await?;
-                if burst > 0 {
-                    self.0.entry(target.key).or_default().push(measured);
-                }
-            }
+    for _ in 0..BURSTS {
+        // The same order each time would always put a target behind the same other.
+        fastrand::shuffle(&mut targets);
+        for target in &mut targets {
+            target.send(requests).await?;
         }
-        Ok(())
     }
-
-    /// Returns a figure of each burst of a target, or nothing if there is no such target or no such figure.
-    pub(crate) fn of(&self, key: K, figure: impl Fn(&Burst) -> Option<f64>) -> Vec<f64> {
-        self.0.get(&key).into_iter().flatten().filter_map(figure).collect()
-    }
-
-    pub(crate) fn server_us(&self, key: K) -> Vec<f64> {
-        self.of(key, |burst| Some(burst.server_us))
-    }
-
-    pub(crate) fn redis_us(&self, key: K) -> Vec<f64> {
-        self.of(key, |burst| burst.redis_us)
-    }
-
-    pub(crate) fn redis_calls(&self, key: K) -> Vec<f64> {
-        self.of(key, |burst| burst.redis_calls)
-    }
+    Ok(())
 }
 
-impl<K: Debug> Target<'_, K> {
-    async fn send(&self, requests: u64) -> Result<Burst> {
-        let (pid, redis) = (self.server.pid()?, self.server.redis.as_ref());
-        let redis_pid = match redis {
-            Some(redis) => {
-                redis.run::<()>(&["CONFIG", "RESETSTAT"]).await;
-                Some(redis_pid(redis).await?)
-            }
-            None => None,
-        };
-        let (before, redis_before) = (cpu(pid)?, redis_pid.map(cpu).transpose()?);
-        let seen = send(&self.url, requests, CONNECTIONS, None, self.arguments).await?;
+impl Target<'_> {
+    fn url(&self) -> String {
+        format!("{}{}", self.server.url, self.path)
+    }
+
+    async fn send(&mut self, requests: u64) -> Result<()> {
+        let (server, url) = (self.server, self.url());
         let each = |time: Duration| time.as_secs_f64() * 1e6 / requests as f64;
-        let server_us = each(cpu(pid)? - before);
-        let redis_after = redis_pid.map(cpu).transpose()?;
-        let redis_us = redis_after.zip(redis_before).map(|(after, before)| each(after - before));
-        let redis_calls = match redis {
-            Some(redis) => Some(redis_calls(redis).await? as f64 / requests as f64),
-            None => None,
-        };
+        let pid = server.pid()?;
+        let mut redis_before = None;
+        if let Some(redis) = &server.redis {
+            redis.run::<()>(&["CONFIG", "RESETSTAT"]).await;
+            let pid = redis_pid(redis).await?;
+            redis_before = Some((redis, pid, cpu(pid)?));
+        }
+        let before = cpu(pid)?;
+        let seen = send(&url, requests, CONNECTIONS, None, self.arguments).await?;
+        self.costs.server_us.push(each(cpu(pid)? - before));
+        if let Some((redis, pid, before)) = redis_before {
+            self.costs.redis_us.push(each(cpu(pid)? - before));
+            self.costs.redis_calls.push(redis_calls(redis).await? as f64 / requests as f64);
+        }
+        self.costs.per_second.push(seen.per_second);
+        self.costs.p99_ms.push(seen.p99 * 1e3);
         let share = seen.share(self.status) * 100.0;
-        ensure!(share > 99.0, "{:?}: {share:.1} % have status {}", self.key, self.status);
-        Ok(Burst { seen, server_us, redis_us, redis_calls })
+        ensure!(share > 99.0, "{url}: {share:.1} % have status {}", self.status);
+        Ok(())
     }
 }

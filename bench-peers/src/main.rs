@@ -4,6 +4,7 @@ mod bots;
 mod exactness;
 mod flagship;
 mod fleet;
+mod limiters;
 mod load;
 mod peers;
 mod programs;
@@ -20,7 +21,7 @@ use clap::{Parser, Subcommand};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::peers::Case;
+use crate::limiters::Case;
 use crate::table::Table;
 
 /// Measures the flash sale, and this crate beside its peers, and prints tables.

@@ -15,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 
-use crate::peers::{Case, MINUTE};
+use crate::limiters::{Case, MINUTE};
 
 /// Returns the CPU time of all threads of a process so far, in user and kernel mode.
 ///

@@ -29,9 +29,8 @@ impl Table {
     }
 
     /// Adds a ratio that should not be above a goal.
-    pub(crate) fn goal(&mut self, name: &str, of: Vec<f64>, base: Vec<f64>, at_most: f64) {
-        let ratios = ratios(&of, &base);
-        self.row(name, [of, base, ratios, vec![at_most]]);
+    pub(crate) fn goal(&mut self, name: &str, of: &[f64], base: &[f64], at_most: f64) {
+        self.row(name, [of.to_vec(), base.to_vec(), ratios(of, base), vec![at_most]]);
     }
 
     /// Writes the figures into a file, in place of the old ones of this table.
@@ -57,24 +56,11 @@ impl Table {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines = vec![vec![String::new()]];
-        lines[0].extend(self.columns.iter().map(ToString::to_string));
+        writeln!(f, "| | {} |", self.columns.join(" | "))?;
+        writeln!(f, "|---|{}", "---:|".repeat(self.columns.len()))?;
         for (name, cells) in &self.rows {
-            let medians = cells.iter().map(|cell| number(median(cell)));
-            lines.push(std::iter::once(name.clone()).chain(medians).collect());
-        }
-        let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-        let widths: Vec<usize> = (0..=self.columns.len()).filter_map(width).collect();
-        let dashes: Vec<String> = widths[1..].iter().map(|width| "-".repeat(width + 1)).collect();
-        for (index, line) in lines.iter().enumerate() {
-            write!(f, "| {:1$} |", line[0], widths[0])?;
-            for (cell, width) in line.iter().zip(&widths).skip(1) {
-                write!(f, " {cell:>width$} |")?;
-            }
-            writeln!(f)?;
-            if index == 0 {
-                writeln!(f, "|{}|{}:|", "-".repeat(widths[0] + 2), dashes.join(":|"))?;
-            }
+            let medians: Vec<_> = cells.iter().map(|cell| number(median(cell))).collect();
+            writeln!(f, "| {name} | {} |", medians.join(" | "))?;
         }
         Ok(())
     }
@@ -133,7 +119,7 @@ mod tests {
         fs::write(&file, "First\tours\tµs\t1\nOther\tours\tµs\t1\n").unwrap();
         let mut table = Table::new("First", &["µs"]);
         table.row("ours", [vec![2.5, 2.5]]);
-        assert_eq!(table.to_string(), "|      |   µs |\n|------|-----:|\n| ours | 2.50 |\n");
+        assert_eq!(table.to_string(), "| | µs |\n|---|---:|\n| ours | 2.50 |\n");
         table.write_into(&file).unwrap();
         let expected = "Other\tours\tµs\t1\nFirst\tours\tµs\t2.5 2.5\n";
         assert_eq!(fs::read_to_string(&file).unwrap(), expected);
