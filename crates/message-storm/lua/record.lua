@@ -16,13 +16,12 @@
     ARGV[3] threshold (messages): a storm starts above this count
     ARGV[4] ends_below (messages): a storm ends below this count
     ARGV[5] cap (messages): how many of the newest messages the log keeps
-    ARGV[6] cool_down_us (microseconds): how long after a storm none starts
-    ARGV[7] message (bytes): the id of the message; missing to look and record nothing
+    ARGV[6] message (bytes): the id of the message; missing to look and record nothing
 
   Reply:
     REPLY[1] unix_us (microseconds of the Unix epoch): the time of the reply
     REPLY[2] count (messages): how many are in the window, at most cap
-    REPLY[3] look_us (microseconds): when a storm can start or end if no message comes; 0 if none can
+    REPLY[3] look_us (microseconds): when the storm can end if no message comes; 0 if there is none
     REPLY[4] storm (array): empty if no storm goes on; else
       age_us (microseconds): how long it has gone on
       peak (messages): its highest count
@@ -38,12 +37,12 @@
     window, for Redis stands still meanwhile, and counts without the rest.
   TTL: of the log the window and a second; a recorded message renews it. Of the state a second more
     than: in a storm a day after its last message leaves the window; after a storm the window, or
-    an hour after the cool-down if that is later; else the window.
+    an hour if that is longer; else the window.
 ]]
 local call, log, state = redis.call, KEYS[1], KEYS[2]
 local call_id, window_us, threshold = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local ends_below, cap, cool_down_us = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local message, most_expired = ARGV[7], 256
+local ends_below, cap = tonumber(ARGV[4]), tonumber(ARGV[5])
+local message, most_expired = ARGV[6], 256
 local time = call('TIME')
 local unix_us = time[1] * 1000000 + time[2]
 
@@ -109,9 +108,8 @@ if added then
 end
 count = math.min(count, cap)
 
-local cool_us = until_us and math.max(until_us + cool_down_us - now_us, 0) or 0
 local changes, look_us = added, 0
-if not active and count > threshold and cool_us == 0 then
+if not active and count > threshold then
   active, changes = true, true
   set('active', '1')
   set('since_us', now_us)
@@ -127,8 +125,6 @@ if active then
     set('quiet_us', newest_us + window_us)
   end
   look_us = math.max(below_us - now_us, 1)
-elseif count > threshold then
-  look_us = cool_us
 end
 
 if #write > 0 then
@@ -140,7 +136,7 @@ if #write > 0 or (added and held.offset_us) then
   if active then
     ttl_us = held.quiet_us - now_us + 24 * 3600 * 1000000
   elseif until_us then
-    ttl_us = math.max(window_us, cool_us + 3600 * 1000000)
+    ttl_us = math.max(window_us, 3600 * 1000000)
   end
   call('PEXPIRE', state, math.ceil(ttl_us / 1000) + 1000)
 end

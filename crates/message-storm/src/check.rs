@@ -28,7 +28,7 @@ pub(crate) struct Outcome {
     pub(crate) at: SystemTime,
     /// How many messages are in the window, at most the rule's cap.
     pub(crate) count: u32,
-    /// After how long a storm could start or end without further messages. Zero if none can.
+    /// After how long the storm could end without further messages. Zero if there is none.
     pub(crate) recheck_us: u64,
     /// How long the current storm has lasted, and its highest count.
     pub(crate) storm: Option<(u64, u32)>,

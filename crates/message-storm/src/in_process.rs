@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tower_sliding_window::{Key, StoreError};
 
 use crate::check::{Check, Outcome};
-use crate::rule::{StormRule, micros};
+use crate::rule::StormRule;
 
 /// How long a storm is kept after its last message has left the window.
 const KEPT_AFTER_QUIET_US: u64 = 24 * 3600 * 1_000_000;
@@ -55,7 +55,7 @@ impl InProcess {
     pub(crate) fn check(&self, check: &Check) -> Result<Outcome, StoreError> {
         let (mut groups, rule) = (self.lock(), &*self.rule);
         // Under the lock, so that the timestamps of a group never step back.
-        let now_us = micros(self.start.elapsed());
+        let now_us = self.start.elapsed().as_micros() as u64;
         groups.make_room(check, rule, now_us)?;
         let group = groups.by_id.remove(&check.group).unwrap_or_default();
         groups.messages -= group.entries.len();
@@ -119,8 +119,6 @@ struct Group {
     ids: HashSet<Key>,
     /// When the storm started, and its peak.
     storm: Option<(u64, u32)>,
-    /// When the last storm ended.
-    ended_us: Option<u64>,
     expires_us: u64,
 }
 
@@ -136,7 +134,7 @@ impl Group {
         {
             let over_us = over_us.max(since_us);
             ended = Some((now_us - over_us, over_us - since_us, peak));
-            (self.storm, self.ended_us) = (None, Some(over_us));
+            self.storm = None;
         }
         self.expire(now_us, rule.window_us());
         if let Some(id) = &check.message {
@@ -144,21 +142,15 @@ impl Group {
         }
         let count = self.entries.len() as u32;
 
-        let cool_us = self.cool_until_us(rule).saturating_sub(now_us);
-        let exceeds = count > rule.threshold.limit();
-        let starts = self.storm.is_none() && exceeds && cool_us == 0;
+        let starts = self.storm.is_none() && count > rule.threshold.limit();
         if starts {
             self.storm = Some((now_us, count));
         }
         let below_us = self.below_us(rule);
-        let recheck_us = match &mut self.storm {
-            Some((_, peak)) => {
-                *peak = count.max(*peak);
-                below_us.map_or(1, |at_us| at_us - now_us)
-            }
-            None if exceeds => cool_us,
-            None => 0,
-        };
+        let recheck_us = self.storm.as_mut().map_or(0, |(_, peak)| {
+            *peak = count.max(*peak);
+            below_us.map_or(1, |at_us| at_us - now_us)
+        });
         let storm = self.storm.map(|(since_us, peak)| (now_us - since_us, peak));
         let started = starts.then_some((0, count));
         Outcome { at: SystemTime::now(), count, recheck_us, storm, started, ended }
@@ -198,14 +190,10 @@ impl Group {
         self.entries.get(place).map(|(at_us, _)| at_us + rule.window_us())
     }
 
-    fn cool_until_us(&self, rule: &StormRule) -> u64 {
-        self.ended_us.map_or(0, |ended_us| ended_us.saturating_add(micros(rule.cool_down)))
-    }
-
     fn needed_until_us(&self, rule: &StormRule) -> u64 {
         let quiet_us = self.entries.back().map_or(0, |(at_us, _)| at_us + rule.window_us());
         let kept_us = if self.storm.is_some() { KEPT_AFTER_QUIET_US } else { 0 };
-        (quiet_us + kept_us).max(self.cool_until_us(rule))
+        quiet_us + kept_us
     }
 }
 

@@ -45,8 +45,6 @@
 //!   The first of these checks ends the storm. If all these processes are gone, the next message of the
 //!   group ends it, for up to a day. The reported end is always the instant when the count fell, even if
 //!   it is detected later.
-//! - No storm starts during the [`cool_down`](StormRule::cool_down), which begins at that end. Messages
-//!   still count. If the count is above the threshold when the cool-down is over, a storm starts then.
 //!
 //! # Delivery of events
 //!
@@ -61,9 +59,9 @@
 //! - If a message is delivered again, that is another call. It gets no event.
 //! - An event is lost if the process ends between decision and alert. It is lost too if the process is
 //!   cut off from Redis until the group has another event of this kind, or until Redis has forgotten the
-//!   storm: a window after it is over, or an hour after the cool-down if that is later.
+//!   storm: a window after it is over, or an hour if that is longer.
 //!
-//! A process watches at most 100,000 groups. Beyond that, a storm ends, or starts after a cool-down, by a
+//! A process watches at most 100,000 groups. Beyond that, a storm ends by a
 //! check of another process or by the next message. While 100,000 calls are under way or asked about
 //! later, the event of another call whose reply is lost is lost. The tasks need a tokio runtime: without
 //! one, only messages end storms.
@@ -95,8 +93,7 @@
 //! | the state of a storm | 220 |
 //!
 //! The TTL of the log is the window and a second. The TTL of a storm's state ends a day after the last
-//! message has left the window, or, if the storm is over, an hour after the cool-down
-//! and at least a window later.
+//! message has left the window, or, if the storm is over, an hour and at least a window later.
 //!
 //! # Metrics
 //!

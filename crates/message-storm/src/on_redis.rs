@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use tower_sliding_window::{Key, RedisCommands, RedisScript, StoreError};
 
 use crate::check::{Check, Outcome};
-use crate::rule::{StormRule, micros};
+use crate::rule::StormRule;
 
 /// The messages and storms of groups in Redis.
 pub(crate) struct OnRedis {
@@ -35,9 +35,8 @@ impl OnRedis {
         let keys = ["log", "state"]
             .map(|it| self.commands.key_name(&check.group, &format!("{name}:storm:{it}")));
         let counts = (rule.threshold.limit(), rule.ends_below, rule.cap);
-        let (window_us, cool_down_us) = (rule.window_us(), micros(rule.cool_down));
         let message = check.message.as_ref().map(Key::as_bytes);
-        let arguments = (&check.call.as_bytes()[..], window_us, counts, cool_down_us, message);
+        let arguments = (&check.call.as_bytes()[..], rule.window_us(), counts, message);
         let (now_us, count, recheck_us, storm, started, ended): Reply =
             self.commands.script(&self.record, &keys[..], arguments).await?;
         let at = SystemTime::UNIX_EPOCH + Duration::from_micros(now_us);

@@ -1,15 +1,11 @@
 //! [`StormRule`]: when a storm starts and when it ends.
 
-use std::time::Duration;
-
 use tower_sliding_window::Quota;
 
 /// The highest cap. So many messages of one group take about 130 MB in Redis.
 const MAX_CAP: u32 = 1_000_000;
 /// The lowest default cap.
 const MIN_DEFAULT_CAP: u32 = 1_000;
-/// A hundred years. Every sum of timestamps is an exact integer in a double, the type of a Redis score.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// When a storm starts and when it ends.
 ///
@@ -18,13 +14,9 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// after another if the count stays close to one of them.
 ///
 /// ```
-/// use std::time::Duration;
 /// use message_storm::{StormDetector, StormRule};
 ///
-/// let rule = StormRule::new("100/60s".parse()?)
-///     .ends_below(20)
-///     .cool_down(Duration::from_secs(300))
-///     .cap(5_000);
+/// let rule = StormRule::new("100/60s".parse()?).ends_below(20).cap(5_000);
 /// let detector = StormDetector::in_process(rule)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -35,7 +27,6 @@ pub struct StormRule {
     pub(crate) threshold: Quota,
     pub(crate) ends_below: u32,
     pub(crate) cap: u32,
-    pub(crate) cool_down: Duration,
 }
 
 impl StormRule {
@@ -45,7 +36,7 @@ impl StormRule {
         let limit = threshold.limit();
         let cap = limit.saturating_mul(10).clamp(MIN_DEFAULT_CAP, MAX_CAP);
         let ends_below = limit.div_ceil(2);
-        Self { name: None, threshold, ends_below, cap, cool_down: Duration::ZERO }
+        Self { name: None, threshold, ends_below, cap }
     }
 
     /// Sets the name, which is part of the groups' names in Redis: 1 to 64 characters of
@@ -74,14 +65,6 @@ impl StormRule {
         self
     }
 
-    /// Sets how long after the end of a storm no other starts. Defaults to zero.
-    ///
-    /// If the count is above the threshold when the cool-down is over, a storm starts then.
-    pub fn cool_down(mut self, pause: Duration) -> Self {
-        self.cool_down = pause;
-        self
-    }
-
     /// Returns the rule, or an error that names the invalid part.
     pub(crate) fn validated(self) -> Result<Self, StormRuleError> {
         let (name, limit) = (self.name(), self.threshold.limit());
@@ -95,9 +78,6 @@ impl StormRule {
         }
         if cap > MAX_CAP || cap <= limit {
             return Err(StormRuleError::Cap { cap, limit, highest: MAX_CAP });
-        }
-        if self.cool_down > LONGEST {
-            return Err(StormRuleError::CoolDown);
         }
         Ok(self)
     }
@@ -113,8 +93,9 @@ impl StormRule {
         self.name.clone().unwrap_or_else(|| format!("default:{}", self.threshold))
     }
 
+    /// Returns the window in microseconds. It is at most a hundred years long.
     pub(crate) fn window_us(&self) -> u64 {
-        micros(self.threshold.window())
+        self.threshold.window().as_micros() as u64
     }
 }
 
@@ -122,11 +103,6 @@ impl From<Quota> for StormRule {
     fn from(threshold: Quota) -> Self {
         Self::new(threshold)
     }
-}
-
-/// Returns a length of time in whole microseconds, capped at [`u64::MAX`].
-pub(crate) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// What is wrong with a [`StormRule`].
@@ -161,7 +137,4 @@ pub enum StormRuleError {
         /// The highest allowed cap.
         highest: u32,
     },
-    /// The cool-down is longer than a hundred years.
-    #[error("the cool-down is longer than a hundred years")]
-    CoolDown,
 }

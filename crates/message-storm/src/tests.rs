@@ -102,7 +102,6 @@ async fn messages_that_leave_together_are_removed_over_several_calls() {
 #[tokio::test]
 async fn end_is_detected_after_log_expired() {
     let mut world = World::new(Clock::on_redis().await);
-    world.use_rule(world.rule.clone().cool_down(Duration::from_secs(60)));
     world.record_all(6).await;
     world.advance(4 * SECOND).await;
     world.record().await;
@@ -113,7 +112,7 @@ async fn end_is_detected_after_log_expired() {
     let ended = (3_594 * SECOND, 10 * SECOND, 7);
     assert_eq!(world.record().await.ended, Some(ended));
     assert!(ttl(&world, "state").await > 3_590_000, "a lost reply is asked for");
-    assert_eq!(world.record_all(5).await.started, Some((0, 6)), "the cool-down is over");
+    assert_eq!(world.record_all(5).await.started, Some((0, 6)), "another storm");
 }
 
 /// Returns the time to live of a key of the group, in milliseconds.
@@ -247,17 +246,13 @@ impl Model {
             self.messages.drain(..above);
         }
         let count = (self.messages.len() as u32).min(rule.cap);
-        let cool_us = self.ended.map_or(0, |(_, at_us, ..)| {
-            (at_us + rule.cool_down.as_micros() as u64).saturating_sub(now_us)
-        });
-        let exceeds = count > rule.threshold.limit();
-        let starts = self.storm.is_none() && exceeds && cool_us == 0;
+        let starts = self.storm.is_none() && count > rule.threshold.limit();
         if starts {
             self.storm = Some((now_us, 0, 0));
             self.started = Some((check.call, now_us, count));
         }
         let below_us = self.below_us(rule);
-        let mut recheck_us = if exceeds { cool_us } else { 0 };
+        let mut recheck_us = 0;
         if let Some((_, peak, below)) = &mut self.storm {
             if is_added || starts {
                 (*peak, *below) = (count.max(*peak), below_us.unwrap_or(now_us));
@@ -280,8 +275,7 @@ impl Model {
 fn random_rule(rng: &mut Rng) -> StormRule {
     let limit = rng.u32(2..8);
     let rule = StormRule::new(format!("{limit}/10s").parse().unwrap()).named("same");
-    let rule = rule.ends_below(rng.u32(1..=limit)).cap(limit + rng.u32(1..6));
-    rule.cool_down(Duration::from_secs(rng.u64(..3) * 7))
+    rule.ends_below(rng.u32(1..=limit)).cap(limit + rng.u32(1..6))
 }
 
 /// Often a multiple of half a window, plus or minus a microsecond.

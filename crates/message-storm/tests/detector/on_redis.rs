@@ -1,7 +1,5 @@
 //! On a real Redis: between processes, in what is kept there, and when that fails.
 
-use std::time::Duration;
-
 use message_storm::{StormDetector, StormEvent};
 use test_support::recorder::RecordedMetrics;
 use test_support::{Cluster, Redis, patient_store};
@@ -65,7 +63,7 @@ async fn another_process_reports_the_end() {
 #[tokio::test]
 async fn every_key_expires_and_keeps_to_the_cap() {
     let redis = Redis::start().await;
-    let rule = rule("10/60s").cap(20).cool_down(Duration::from_secs(300)).named("chat");
+    let rule = rule("10/60s").cap(20).named("chat");
     let detector = StormDetector::on_redis(rule, &redis.store().await).unwrap();
     for id in 0..30 {
         let reading = detector.record("a}b", id.to_string()).await.unwrap();
