@@ -6,22 +6,20 @@
 //! cargo run --example in_flight
 //! ```
 
-use std::future::IntoFuture;
 use std::io;
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
+use axum::http::Request;
 use axum::{Router, routing::get};
-use http_body_util::channel::Channel;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::net::{TcpListener, TcpStream};
+use http_body_util::{BodyExt, channel::Channel};
 use tokio::time::sleep;
+use tower::ServiceExt;
 use tower_sliding_window::{Limiter, MemoryStore, Policy, Quota, SlidingWindowLayer, key};
 
 const HELP: &str = "\
-Starts a server with slow exports, at most two of a tenant at a time, and is its own client: a third
-export is refused, a client hangs up, and a background job takes its place. Takes no options.";
+Asks a service for slow exports, at most two of a tenant at a time: a third export is refused, a
+client hangs up, and a background job takes its place. Takes no options.";
 
 /// A line every 50 ms, for a second.
 async fn export() -> Body {
@@ -37,28 +35,23 @@ async fn export() -> Body {
     Body::new(body)
 }
 
-/// The response to an export as the client reads it. To drop it is to hang up.
-type Response = Lines<BufReader<TcpStream>>;
-
-async fn begin(server: SocketAddr, tenant: &str) -> io::Result<Response> {
-    let mut connection = TcpStream::connect(server).await?;
-    let head = format!("GET /export HTTP/1.1\r\nhost: localhost\r\nx-tenant: {tenant}\r\n");
-    connection.write_all(format!("{head}connection: close\r\n\r\n").as_bytes()).await?;
-    let mut response = BufReader::new(connection).lines();
-    while let Some(line) = response.next_line().await? {
-        match line.split_once(' ') {
-            // A denial has no `retry-after`: nobody knows when an export will be over.
-            Some(("HTTP/1.1", status)) => println!("export of {tenant}: {status}"),
-            Some(("ratelimit-policy:" | "retry-after:", _)) => println!("  {line}"),
-            Some(_) => {}
-            None => break,
+/// Asks for an export, as a client does, and returns the body of the response. To drop it is to hang up.
+async fn begin(app: &Router, tenant: &str) -> Body {
+    let request = Request::get("/export").header("x-tenant", tenant).body(Body::empty());
+    let response = app.clone().oneshot(request.expect("the parts are valid")).await;
+    let response = response.unwrap_or_else(|never| match never {});
+    println!("export of {tenant}: {}", response.status());
+    // A denial has no `retry-after`: nobody knows when an export will be over.
+    for name in ["ratelimit-policy", "retry-after"] {
+        if let Some(value) = response.headers().get(name) {
+            println!("  {name}: {}", String::from_utf8_lossy(value.as_bytes()));
         }
     }
-    Ok(response)
+    response.into_body()
 }
 
-async fn read_to_end(mut export: Response) -> io::Result<()> {
-    while export.next_line().await?.is_some() {}
+async fn read_to_end(export: Body) -> Result<(), axum::Error> {
+    export.collect().await?;
     println!("an export of acme has ended");
     Ok(())
 }
@@ -77,7 +70,7 @@ async fn report(exports: Limiter) {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> io::Result<()> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{HELP}");
     if std::env::args().len() > 1 {
         return Ok(());
@@ -91,17 +84,15 @@ async fn main() -> io::Result<()> {
     let limiter = Limiter::new(exports.clone(), store.clone());
     let limit = SlidingWindowLayer::new(exports, key::header("x-tenant"), store);
     let app = Router::new().route("/export", get(export)).layer(limit);
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let server = listener.local_addr()?;
-    tokio::spawn(axum::serve(listener, app).into_future());
 
-    let (first, second) = (begin(server, "acme").await?, begin(server, "acme").await?);
-    drop(begin(server, "acme").await?); // refused
-    drop(begin(server, "zenith").await?);
+    let (first, second) = (begin(&app, "acme").await, begin(&app, "acme").await);
+    drop(begin(&app, "acme").await); // refused
+    drop(begin(&app, "zenith").await);
     let report = tokio::spawn(report(limiter));
     println!("a client of acme hangs up");
     drop(first);
     report.await?;
     read_to_end(second).await?;
-    read_to_end(begin(server, "acme").await?).await
+    read_to_end(begin(&app, "acme").await).await?;
+    Ok(())
 }
