@@ -59,10 +59,9 @@ impl InProcess {
         groups.make_room(check, rule, now_us)?;
         let group = groups.by_id.remove(&check.group).unwrap_or_default();
         groups.messages -= group.entries.len();
-        let mut group = if group.expires_us > now_us { group } else { Group::default() };
+        let mut group = if group.is_needed(rule, now_us) { group } else { Group::default() };
         let outcome = group.check(check, rule, now_us);
-        group.expires_us = group.needed_until_us(rule);
-        if group.expires_us > now_us {
+        if group.is_needed(rule, now_us) {
             groups.messages += group.entries.len();
             groups.by_id.insert(check.group.clone(), group);
         }
@@ -92,18 +91,18 @@ impl Groups {
         // Once in a window, or more often while it is full.
         let pause_us = if full(self).is_some() { 0 } else { rule.window_us() };
         if now_us - self.swept_us >= pause_us.max(BETWEEN_SWEEPS_US) {
-            self.sweep(rule.window_us(), now_us);
+            self.sweep(rule, now_us);
         }
         full(self).map_or(Ok(()), |capacity| Err(StoreError::Full { capacity }))
     }
 
-    fn sweep(&mut self, window_us: u64, now_us: u64) {
+    fn sweep(&mut self, rule: &StormRule, now_us: u64) {
         self.by_id.retain(|_, group| {
             // A storm ends by a check only, which asks when its messages have left the window.
             if group.storm.is_none() {
-                group.expire(now_us, window_us);
+                group.expire(now_us, rule.window_us());
             }
-            group.expires_us > now_us
+            group.is_needed(rule, now_us)
         });
         self.messages = self.by_id.values().map(|group| group.entries.len()).sum();
         self.by_id.shrink_to(2 * self.by_id.len());
@@ -119,7 +118,6 @@ struct Group {
     ids: HashSet<Key>,
     /// When the storm started, and its peak.
     storm: Option<(u64, u32)>,
-    expires_us: u64,
 }
 
 impl Group {
@@ -190,10 +188,11 @@ impl Group {
         self.entries.get(place).map(|(at_us, _)| at_us + rule.window_us())
     }
 
-    fn needed_until_us(&self, rule: &StormRule) -> u64 {
+    /// A storm keeps its messages until a check ends it, so that the newest of them says for how long it is kept.
+    fn is_needed(&self, rule: &StormRule, now_us: u64) -> bool {
         let quiet_us = self.entries.back().map_or(0, |(at_us, _)| at_us + rule.window_us());
         let kept_us = if self.storm.is_some() { KEPT_AFTER_QUIET_US } else { 0 };
-        quiet_us + kept_us
+        quiet_us + kept_us > now_us
     }
 }
 
