@@ -226,11 +226,11 @@ impl SpeechMonitor {
     // the ban, which has the identity of the message, tells so. If the mute was lifted meanwhile there is no
     // ban, and nothing is imposed again.
     async fn impose(&self, mute: NewMute) -> Result<SpeechDecision, StoreError> {
-        let (sender, sent, muted) = (mute.sender.clone(), Instant::now(), mute.muted);
-        match self.bans.impose_if_longer(sender.clone(), mute.length, &mute.reason).await {
+        let (sent, muted) = (Instant::now(), mute.muted);
+        match self.bans.impose_if_longer(mute.sender.clone(), mute.length, &mute.reason).await {
             Ok(ban) => {
                 if ban.is_new {
-                    self.report(&sender, &ban, ban.lengthens, mute.length, sent).await;
+                    self.report(&mute, &ban, ban.lengthens, sent).await;
                 }
                 Ok(decision(ban.remaining))
             }
@@ -257,9 +257,7 @@ impl SpeechMonitor {
             let asked = Instant::now();
             match self.bans.get(mute.sender.clone()).await {
                 Ok(Some(ban)) if ban.reason == mute.reason => {
-                    let lengthened = !mute.muted.is_zero();
-                    self.report(&mute.sender, &ban, lengthened, mute.length, asked).await;
-                    return;
+                    return self.report(mute, &ban, !mute.muted.is_zero(), asked).await;
                 }
                 Ok(_) if sent.elapsed() > LATEST => return,
                 Ok(_) | Err(_) => {}
@@ -267,16 +265,9 @@ impl SpeechMonitor {
         }
     }
 
-    /// Reports a mute that was imposed for a length of time.
-    async fn report(
-        &self,
-        sender: &Key,
-        ban: &Ban,
-        lengthened: bool,
-        length: Duration,
-        sent: Instant,
-    ) {
-        let mute = Mute::of(ban);
+    /// Reports a mute that was imposed.
+    async fn report(&self, new: &NewMute, ban: &Ban, lengthened: bool, sent: Instant) {
+        let (sender, mute) = (&new.sender, Mute::of(ban));
         let rule = mute.reason.split_once(": ").map_or("manual", |(rule, _)| rule).to_owned();
         metrics::counter!("sliding_window_mutes_total", "rule" => rule).increment(1);
         if let Some(hook) = &self.hook {
@@ -285,7 +276,7 @@ impl SpeechMonitor {
         }
         // Until no later than the ban, on the clock of Redis.
         let remaining = ban.remaining.saturating_sub(sent.elapsed());
-        self.logs.note(sender, length, remaining).await;
+        self.logs.note(sender, new.length, remaining).await;
     }
 
     /// Returns the mute of a sender.
@@ -311,12 +302,13 @@ impl SpeechMonitor {
         sender: impl Into<Key>,
         duration: Duration,
     ) -> Result<Mute, StoreError> {
-        let (this, sender) = (self.clone(), sender.into());
+        let (this, sender, sent) = (self.clone(), sender.into(), Instant::now());
+        let (reason, muted) = (MANUAL.to_owned(), Duration::ZERO);
+        let mute = NewMute { sender, length: duration, reason, muted };
         self.to_the_end(async move {
-            let sent = Instant::now();
-            let ban = this.bans.impose(sender.clone(), duration, MANUAL).await?;
+            let ban = this.bans.impose(mute.sender.clone(), duration, MANUAL).await?;
             if ban.is_new {
-                this.report(&sender, &ban, ban.lengthens, duration, sent).await;
+                this.report(&mute, &ban, ban.lengthens, sent).await;
             }
             Ok(Mute::of(&ban))
         })

@@ -70,17 +70,13 @@ impl Rule {
     /// ```
     #[must_use]
     pub fn recommended() -> [Self; 4] {
-        let rule = |counted, count, minutes: u64, hours: u64| {
-            let quota = Quota::new(count, Duration::from_secs(minutes * 60));
-            Self { counted, quota, min_length: MIN_LENGTH, mute: Duration::from_secs(hours * 3600) }
-        };
-        let similar = Counted::Similar { percent: 90 };
         [
-            rule(similar, 5, 5, 12),
-            rule(similar, 3, 1, 6),
-            rule(Counted::Peers, 5, 3, 24),
-            rule(Counted::Peers, 9, 5, 48),
+            "similar 5/5m 90% mute 12h",
+            "similar 3/1m 90% mute 6h",
+            "peers 5/3m mute 24h",
+            "peers 9/5m mute 48h",
         ]
+        .map(|text| text.parse().expect("it is a rule"))
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -119,21 +115,20 @@ impl FromStr for Rule {
 
     fn from_str(text: &str) -> Result<Self, ParseRuleError> {
         let parts: Vec<&str> = text.split_whitespace().collect();
-        let (counted, quota, length, mute) = match parts[..] {
-            ["events", quota, "mute", mute] => (Counted::Events, quota, None, mute),
-            ["peers", quota, "mute", mute] => (Counted::Peers, quota, None, mute),
-            ["similar", quota, percent, ref length @ .., "mute", mute] => {
-                let length = match length {
-                    [] => None,
-                    ["min", length] => Some(*length),
-                    _ => return Err(ParseRuleError::Shape { text: text.to_owned() }),
-                };
-                let number = percent.strip_suffix('%').and_then(|number| number.parse().ok());
-                let number = number.filter(|percent| (1..=100).contains(percent));
-                let error = || ParseRuleError::Percent { text: percent.to_owned() };
-                (Counted::Similar { percent: number.ok_or_else(error)? }, quota, length, mute)
-            }
-            _ => return Err(ParseRuleError::Shape { text: text.to_owned() }),
+        let shape = || ParseRuleError::Shape { text: text.to_owned() };
+        let [kind, quota, ref options @ .., "mute", mute] = parts[..] else { return Err(shape()) };
+        let similar = |percent: &str| {
+            let number = percent.strip_suffix('%').and_then(|number| number.parse().ok());
+            let percent_error = || ParseRuleError::Percent { text: percent.to_owned() };
+            let number = number.filter(|number| (1..=100).contains(number));
+            Ok(Counted::Similar { percent: number.ok_or_else(percent_error)? })
+        };
+        let (counted, length) = match (kind, options) {
+            ("events", []) => (Counted::Events, None),
+            ("peers", []) => (Counted::Peers, None),
+            ("similar", [percent]) => (similar(percent)?, None),
+            ("similar", [percent, "min", length]) => (similar(percent)?, Some(*length)),
+            _ => return Err(shape()),
         };
         let quota: Quota = quota.parse().map_err(ParseRuleError::Quota)?;
         let most = if matches!(counted, Counted::Similar { .. }) { MAX_TEXTS } else { MAX_ENTRIES };
