@@ -25,14 +25,15 @@ const MOST_TOKENS: u32 = 100_000;
 /// What checks, on one connection.
 #[derive(Clone)]
 enum Checks {
-    Ours(Limiter),
-    Budget(Limiter),
+    /// A request costs up to so much.
+    Ours(Limiter, u32),
     Textbook(Textbook),
 }
 
 impl Checks {
     async fn ours(servers: RedisServers) -> Result<Self> {
-        Ok(Self::Ours(Limiter::new(Quota::new(LIMIT, MINUTE), patient().connect(servers).await?)))
+        let store = patient().connect(servers).await?;
+        Ok(Self::Ours(Limiter::new(Quota::new(LIMIT, MINUTE), store), 1))
     }
 
     async fn textbook(url: &str) -> Result<Self> {
@@ -46,15 +47,13 @@ impl Checks {
         let budget = Policy::new("tokens").quota(quota(tokens)).budget();
         let limiters = [Policy::new("plain").quota(quota(requests)), budget];
         let [plain, budget] = limiters.map(|policy| Limiter::new(policy, store.clone()));
-        [Self::Ours(plain), Self::Budget(budget)]
+        [Self::Ours(plain, 1), Self::Ours(budget, MOST_TOKENS)]
     }
 
     async fn admit(&self, user: &str) -> Result<bool> {
         Ok(match self {
-            Self::Ours(limiter) => limiter.check(user).await?.is_admitted(),
-            Self::Budget(limiter) => {
-                let cost = fastrand::u32(1..=MOST_TOKENS);
-                limiter.check_cost(user, cost).await?.is_admitted()
+            Self::Ours(limiter, most) => {
+                limiter.check_cost(user, fastrand::u32(1..=*most)).await?.is_admitted()
             }
             Self::Textbook(textbook) => textbook.admit(user, LIMIT).await?,
         })
