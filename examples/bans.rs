@@ -2,9 +2,6 @@
 //!
 //! ```text
 //! cargo run --example bans
-//! for i in 1 2 3; do curl -i -X POST -H 'x-user-id: mallory' http://127.0.0.1:3000/orders; done
-//! curl http://127.0.0.1:3000/bans/mallory
-//! curl -X DELETE http://127.0.0.1:3000/bans/mallory
 //! ```
 
 use std::time::Duration;

@@ -2,8 +2,6 @@
 //!
 //! ```text
 //! cargo run --example costs
-//! curl -i -H 'authorization: Bearer alice' http://127.0.0.1:3000/search
-//! curl -i -H 'authorization: Bearer alice' http://127.0.0.1:3000/export
 //! ```
 
 use axum::extract::Extension;

@@ -2,7 +2,6 @@
 //!
 //! ```text
 //! cargo run --example grpc
-//! curl -i -H 'x-user-id: alice' http://127.0.0.1:3000/
 //! ```
 
 use std::error::Error;

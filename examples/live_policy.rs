@@ -2,9 +2,6 @@
 //!
 //! ```text
 //! cargo run --example live_policy                    # or: -- FILE.toml, read again on SIGHUP
-//! for i in 1 2 3; do curl -i -X POST -H 'x-user-id: alice' http://127.0.0.1:3000/orders; done
-//! curl http://127.0.0.1:3000/policies > FILE.toml
-//! curl -X PUT --data-binary @FILE.toml http://127.0.0.1:3000/policies
 //! ```
 
 use std::error::Error;

@@ -2,9 +2,6 @@
 //!
 //! ```text
 //! cargo run --example plans
-//! for i in 1 2 3; do curl -i -H 'x-user-id: alice' http://127.0.0.1:3000/; done
-//! for i in 1 2 3; do curl -i -H 'x-user-id: bob' -H 'x-plan: paid' http://127.0.0.1:3000/; done
-//! curl -X PUT --data 100/60s http://127.0.0.1:3000/overrides/alice    # or exempt
 //! ```
 
 use axum::Router;
