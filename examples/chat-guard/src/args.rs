@@ -26,21 +26,7 @@ Try it. The third message within a minute gets the same response, but bob does n
     http://127.0.0.1:3000/rooms/lobby/messages; done
   curl -H 'x-user-id: bob' http://127.0.0.1:3000/rooms/lobby/messages
 
-Routes:
-  POST   /rooms/{room}/messages, /private/{peer}   {\"text\": \"...\"} from the user in x-user-id. The 202
-                                                   comes before the check, and the same for all
-  GET    /rooms/{room}/messages                    to the user in x-user-id: the newest 100 messages
-                                                   that were delivered, and their own
-  GET    /private/{peer}                           the same between the two; /private/{own name}: of all
-                                                   to the user
-
-Mutes, with --admin 127.0.0.1:3001 and a token in CHAT_GUARD_ADMIN_TOKEN:
-  mutes() { curl -i -H \"authorization: Bearer $CHAT_GUARD_ADMIN_TOKEN\" \"$@\"; }
-  mutes 'http://127.0.0.1:3001/admin/mutes?limit=100'                      # the next page: &cursor=NEXT
-  mutes http://127.0.0.1:3001/admin/mutes/mallory                          # 404 if there is none
-  mutes -X PUT -d '{\"for\": \"1h\"}' http://127.0.0.1:3001/admin/mutes/mallory
-  mutes -X DELETE http://127.0.0.1:3001/admin/mutes/mallory
-  mutes http://127.0.0.1:3001/admin/waiting        # how many messages wait for their check
+examples/chat-guard/README.md has the other routes, and those of an operator.
 
 This server checks no identity: put your authentication in front of it.
 RUST_LOG sets what is logged, to stderr; `info` unless it is set. User ids appear from `debug` on."

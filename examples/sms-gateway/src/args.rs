@@ -30,16 +30,7 @@ Try it:
   curl -i http://127.0.0.1:3001/sms \\
     -d '{\"institution\":\"bank\",\"channel\":\"otp\",\"to\":\"+491701234567\",\"text\":\"Hello\"}'
 
-For the operator, with --admin 127.0.0.1:3002 and a token in SMS_GATEWAY_ADMIN_TOKEN:
-  admin() { curl -i -H \"authorization: Bearer $SMS_GATEWAY_ADMIN_TOKEN\" \\
-    \"http://127.0.0.1:3002$@\"; }
-  admin /policies
-  admin /state                                       # refusals, alerts, what waits
-  admin /policies/receiver -X PUT -d 5/60s
-  admin /policies/institutions/post -X PUT -d 9/1s   # a new one, or another limit
-  admin /policies/institutions/post -X DELETE
-  admin /policies -X PUT -d @FILE                    # all of it, as GET /policies shows it
-  admin /downstream -X PUT -d '{\"latency_ms\":800,\"errors\":30}'
+examples/sms-gateway/README.md has the requests of an operator.
 
 The policies without --policies FILE:
 ", include_str!("../policies.json"), "

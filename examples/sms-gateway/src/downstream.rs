@@ -50,8 +50,6 @@ struct State {
     /// How many of a hundred messages it fails to take.
     errors: u64,
     received: u64,
-    /// How many messages it neither took nor failed to take yet.
-    under_way: u64,
     /// Since the last look of the controller.
     recent: Results,
 }
@@ -59,12 +57,7 @@ struct State {
 impl Downstream {
     pub(crate) fn new() -> Self {
         let (latency, recent) = (Duration::from_millis(20), Results::default());
-        Self(Mutex::new(State { latency, errors: 0, received: 0, under_way: 0, recent }))
-    }
-
-    /// Returns how many messages it has that it neither took nor failed to take yet.
-    pub(crate) fn under_way(&self) -> u64 {
-        lock(&self.0).under_way
+        Self(Mutex::new(State { latency, errors: 0, received: 0, recent }))
     }
 
     /// Changes how it behaves, where something is said.
@@ -85,12 +78,10 @@ impl Downstream {
             recent.slow += u64::from(on_time.is_err());
             recent.failed += u64::from(on_time == Ok(false));
         }
-        let is_taken = match on_time {
+        match on_time {
             Ok(is_taken) => is_taken,
             Err(_) => timeout(PATIENCE - TARGET_LATENCY, taken).await.unwrap_or(false),
-        };
-        lock(&self.0).under_way -= 1;
-        is_taken
+        }
     }
 
     /// Takes a message as the supplier does.
@@ -101,7 +92,6 @@ impl Downstream {
             let failures = |count: u64| count * state.errors / 100;
             let fails = failures(state.received + 1) > failures(state.received);
             state.received += 1;
-            state.under_way += 1;
             (state.latency, fails)
         };
         let Message { institution, channel, to, text, parts } = message;

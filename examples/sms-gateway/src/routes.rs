@@ -103,11 +103,12 @@ fn bad_document(error: DocumentError) -> Problem {
 
 async fn state(State(gateway): Shared) -> Json<Value> {
     let (refused, alerts) = gateway.refusals.shown();
+    let (waiting, under_way) = (gateway.waiting(), gateway.under_way.receiver_count());
     Json(json!({
         "refused": refused,
         "alerts": alerts,
-        "waiting": gateway.waiting(),
-        "at_downstream": gateway.downstream.under_way(),
+        "at_downstream": under_way.saturating_sub(waiting.values().sum()),
+        "waiting": waiting,
         "institution_limits_left": gateway.policies.set().left(),
     }))
 }
