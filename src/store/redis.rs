@@ -2,7 +2,6 @@
 
 mod bans;
 mod builder;
-mod clock;
 mod denials;
 mod in_turn;
 mod journal;
@@ -21,7 +20,6 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 pub use self::builder::RedisStoreBuilder;
-use self::clock::StoreClock;
 use self::denials::Denials;
 use self::journal::{Journal, Origin, Request};
 use self::requests::{CheckReply, CheckRequest, Mode, ReconcileRequest};
@@ -116,7 +114,6 @@ struct Inner {
     /// What Redis does not know of that.
     journal: Journal,
     health: Health,
-    clock: StoreClock,
     /// When it was last warned that Redis refuses checks or is overloaded.
     refusals: Pace,
 }
@@ -441,13 +438,14 @@ impl RedisStore {
     /// If a loss or a local decision since may have given a place away twice, or a ban may be lost, it cancels the request
     /// and decides again, here.
     fn accept(&self, check: &Check, sent: &Sent, outcome: Outcome) -> Result<Outcome, StoreError> {
-        let Inner { local, health, denials, clock, .. } = &*self.0;
+        let Inner { local, health, denials, .. } = &*self.0;
         denials.note(check, &outcome, sent.at, &sent.generations);
         if !outcome.admitted {
             return Ok(outcome);
         }
-        // At the local capacity a new log is not recorded, and an outage refuses the key.
-        let at = outcome.timestamp.map_or(sent.at, |it| clock.local(it, sent.at));
+        // Redis has counted it before now, so a local window never ends before that of Redis. At the local capacity a new
+        // log is not recorded, and an outage refuses the key.
+        let at = Instant::now();
         let is_doubted = local.record(check, at, sent.losses, sent.known_at);
         let is_lost = health.losses() != sent.losses;
         if is_lost {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::clock::StoreClock;
 use super::denials::{DEFAULT_CAPACITY, DEFAULT_MAX_AGE, Denials};
 use super::journal::Journal;
 use super::{Inner, RedisStore};
@@ -190,7 +189,6 @@ impl RedisStoreBuilder {
             local: MemoryStore::with_capacity(self.local_capacity),
             journal: Journal::new(self.local_capacity, self.response_timeout),
             health,
-            clock: StoreClock::new(),
             refusals: Pace::new(),
         };
         Ok(RedisStore(Arc::new(inner)))
