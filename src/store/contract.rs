@@ -54,7 +54,7 @@ use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::time::micros;
 pub(in crate::store) use player::Player;
-pub(in crate::store) use step::LONGEST_WINDOW_US;
+use step::LONGEST_WINDOW_US;
 #[cfg(all(test, feature = "redis"))]
 pub(in crate::store) use step::{Step, history};
 
@@ -85,8 +85,15 @@ pub fn holds(store: &impl Store, advance: impl AsyncFnMut(Duration)) -> impl Fut
 
 async fn play(store: &dyn Store, mut advance: impl AsyncFnMut(Duration)) -> Result<(), String> {
     let run = Uuid::new_v4();
-    let penalties = !refuses_penalties(store).await;
-    let mut clock_us = store_now_us(store, run).await?;
+    let quota = Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US));
+    let check = |policy| Check::new([LogId::new(Arc::new(policy), format!("{run}-first"))]);
+    let policy = Policy::new("user").quota(quota);
+    let outcome = store.peek(&check(policy.clone())).await;
+    let outcome = outcome.map_err(|error| format!("the first peek failed: {error}"))?;
+    let timestamp = outcome.timestamp.ok_or("the outcome of the first peek has no timestamp")?;
+    let mut clock_us = micros(timestamp);
+    let penalized = store.admit(&check(policy.penalty(player::penalty(0)))).await;
+    let penalties = !matches!(penalized, Err(StoreError::Unsupported { .. }));
     for history in 0..HISTORIES {
         let steps = step::history(&mut Rng::with_seed(history), STEPS, false);
         // The second key has bytes that a text format has to escape.
@@ -102,20 +109,4 @@ async fn play(store: &dyn Store, mut advance: impl AsyncFnMut(Duration)) -> Resu
         played.map_err(|difference| format!("history {history}, {difference}"))?;
     }
     Ok(())
-}
-
-async fn store_now_us(store: &dyn Store, run: Uuid) -> Result<u64, String> {
-    let policy = Policy::new("user").quota(Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US)));
-    let check = Check::new([LogId::new(Arc::new(policy), format!("{run}-clock"))]);
-    let outcome = store.peek(&check).await;
-    let outcome = outcome.map_err(|error| format!("the first peek failed: {error}"))?;
-    let timestamp = outcome.timestamp.map(micros);
-    timestamp.ok_or_else(|| "the outcome of the first peek has no timestamp".to_owned())
-}
-
-async fn refuses_penalties(store: &dyn Store) -> bool {
-    let quota = Quota::new(1, Duration::from_micros(LONGEST_WINDOW_US));
-    let policy = Policy::new("user").quota(quota).penalty(player::penalty(0));
-    let log = LogId::new(Arc::new(policy), format!("{}-banned", Uuid::new_v4()));
-    matches!(store.admit(&Check::new([log])).await, Err(StoreError::Unsupported { .. }))
 }

@@ -3,23 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use crate::key::Key;
 use crate::window::{BanRecord, BanState, Check, Explanation, Log, LogId, Outcome, QuotaState};
-
-type Name = (String, Vec<u8>);
-
-fn name(log: &LogId) -> Name {
-    (log.policy.log_name().to_owned(), log.key.as_bytes().to_owned())
-}
-
-fn ban_name(log: &LogId) -> Name {
-    (log.policy.name().to_owned(), log.key.as_bytes().to_owned())
-}
 
 #[derive(Default)]
 pub(super) struct Model {
     pub(super) now_us: u64,
-    logs: HashMap<Name, Log>,
-    ban_records: HashMap<Name, BanRecord>,
+    logs: HashMap<LogId, Log>,
+    ban_records: HashMap<(String, Key), BanRecord>,
 }
 
 impl Model {
@@ -28,11 +19,12 @@ impl Model {
     }
 
     pub(super) fn log(&mut self, log: &LogId) -> &mut Log {
-        self.logs.entry(name(log)).or_insert_with(Log::new)
+        self.logs.entry(log.clone()).or_insert_with(Log::new)
     }
 
     pub(super) fn ban_record(&mut self, log: &LogId) -> &mut BanRecord {
-        self.ban_records.entry(ban_name(log)).or_default()
+        let name = (log.policy.name().to_owned(), log.key.clone());
+        self.ban_records.entry(name).or_default()
     }
 
     /// Decides on a check that is sent again, because its reply was lost, as the first time if that was recorded.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::model::Model;
-use super::step::{BUDGET, IN_FLIGHT, LONGEST_WINDOW_US, OF_VALUES, Step};
+use super::step::{EARLIER, JOBS, LONGEST_WINDOW_US, PEERS, Step, TOKENS, VALUES};
 use crate::error::StoreError;
 use crate::key::Key;
 use crate::policy::{Counts, Penalty, Policy};
@@ -17,21 +17,18 @@ use crate::window::{
     BanRecord, BanState, Check, Explanation, Log, LogCost, LogId, LogOutcome, Outcome,
 };
 
-/// Has a store send a check again, as after a lost reply.
 type SendAgain<'a> = dyn Fn(&Check) -> StoreFuture<Outcome> + 'a;
 
 pub(in crate::store) struct Player<'a> {
     store: &'a dyn Store,
     keys: [Key; 2],
     penalties: bool,
-    /// Whether the store may leave out what it has not read now.
-    reads_parts: bool,
-    send_again: Option<&'a SendAgain<'a>>,
+    /// Whether the store repeats denials from memory, and may leave out what it has not read now.
+    pub(in crate::store) reads_parts: bool,
+    /// Has the store send a check again, as after a lost reply.
+    pub(super) send_again: Option<&'a SendAgain<'a>>,
     model: Model,
-    /// The present policies, and those of before the last change of limits.
-    policies: [Arc<Policy>; 4],
-    /// One that counts distinct values, one that counts requests in flight, and a budget.
-    counting: [Arc<Policy>; 3],
+    policies: [Arc<Policy>; VALUES],
     checks: Vec<Check>,
 }
 
@@ -42,7 +39,10 @@ impl<'a> Player<'a> {
         origin_us: u64,
         penalties: bool,
     ) -> Self {
-        let (user, ip) = (policy(0, [4, 2], 1, penalties), policy(1, [5, 3], 2, penalties));
+        let policies = std::array::from_fn(|at| {
+            let at = at % EARLIER;
+            policy(at, [4, 2], 1 + at as u64 % 2, penalties)
+        });
         Self {
             store,
             keys,
@@ -50,23 +50,9 @@ impl<'a> Player<'a> {
             reads_parts: false,
             send_again: None,
             model: Model::at(origin_us),
-            policies: [user.clone(), ip.clone(), user, ip],
-            counting: [2, 3, 4].map(|at| counting(at, [3, 2], 1, penalties)),
+            policies,
             checks: Vec::new(),
         }
-    }
-
-    /// Lets a store that repeats denials from memory leave out what it has not read.
-    #[cfg(all(test, feature = "redis"))]
-    pub(in crate::store) fn reading_parts(mut self) -> Self {
-        self.reads_parts = true;
-        self
-    }
-
-    #[cfg(all(test, feature = "redis"))]
-    pub(super) fn sending_again(mut self, send_again: &'a SendAgain<'a>) -> Self {
-        self.send_again = Some(send_again);
-        self
     }
 
     /// Plays a history, and returns the first difference as an error. `move_clock` sets the store's
@@ -95,12 +81,12 @@ impl<'a> Player<'a> {
         match *step {
             Step::Advance(us) => self.model.now_us += us,
             Step::Rewind(us) => self.model.now_us -= us.min(self.model.now_us),
-            Step::SetLimits(at @ 0..2, long, short, quarters) => {
-                self.policies[at + 2] = self.policies[at].clone();
-                self.policies[at] = policy(at, [long, short], quarters, self.penalties);
-            }
             Step::SetLimits(at, long, short, quarters) => {
-                self.counting[at - 2] = counting(at, [long, short], quarters, self.penalties);
+                let policy = policy(at, [long, short], quarters, self.penalties);
+                let before = std::mem::replace(&mut self.policies[at], policy);
+                if at + EARLIER < VALUES {
+                    self.policies[at + EARLIER] = before;
+                }
             }
             Step::Check(ref logs) => {
                 let check = self.check(logs);
@@ -116,28 +102,28 @@ impl<'a> Player<'a> {
                     self.peek(&check).await?;
                 }
             }
+            Step::Again(_) | Step::Renew(_) | Step::Settle(..) if self.checks.is_empty() => {}
             Step::Again(index) => {
-                if let (Some(send_again), Some(check)) = (self.send_again, self.earlier(index)) {
+                if let Some(send_again) = self.send_again {
+                    let check = self.earlier(index);
                     let outcome = send_again(&check).await;
                     self.compare(&check, outcome, true)?;
                 }
             }
             Step::Renew(index) => {
-                if let Some(check) = self.earlier(index) {
-                    let counts = |index: usize| check.logs[index].policy.counts();
-                    let in_flight = check.part(|index| counts(index) == Counts::InFlight);
-                    if !in_flight.logs.is_empty() {
-                        self.admit(&in_flight).await?;
-                    }
+                let check = self.earlier(index);
+                let counts = |index: usize| check.logs[index].policy.counts();
+                let in_flight = check.part(|index| counts(index) == Counts::InFlight);
+                if !in_flight.logs.is_empty() {
+                    self.admit(&in_flight).await?;
                 }
             }
             Step::Settle(index, cost, log) => {
-                if let Some(check) = self.earlier(index) {
-                    let only = log.map(|log| log % check.logs.len());
-                    let part = check.part(|index| only.is_none_or(|only| index == only));
-                    let was_there = self.store.settle(&part, cost).await;
-                    same(self.model.settle(&part, cost), was_there)?;
-                }
+                let check = self.earlier(index);
+                let only = log.map(|log| log % check.logs.len());
+                let part = check.part(|index| only.is_none_or(|only| index == only));
+                let was_there = self.store.settle(&part, cost).await;
+                same(self.model.settle(&part, cost), was_there)?;
             }
             Step::Reset(at, key) => {
                 let log = self.log(at, key);
@@ -162,13 +148,8 @@ impl<'a> Player<'a> {
     }
 
     fn log(&self, at: usize, key: usize) -> LogId {
-        let key = self.keys[key].clone();
-        match at {
-            0..OF_VALUES => LogId::new(self.policies[at].clone(), key),
-            IN_FLIGHT => LogId::new(self.counting[1].clone(), key),
-            BUDGET => LogId::new(self.counting[2].clone(), key),
-            _ => LogId::new(self.counting[0].clone(), key).with_value(at as u64),
-        }
+        let policy = if at < VALUES { at } else { PEERS };
+        LogId::new(self.policies[policy].clone(), self.keys[key].clone()).with_value(at as u64)
     }
 
     fn check(&self, logs: &[(usize, usize, u32)]) -> Check {
@@ -178,9 +159,8 @@ impl<'a> Player<'a> {
         check
     }
 
-    fn earlier(&self, index: usize) -> Option<Check> {
-        let count = self.checks.len();
-        (count > 0).then(|| self.checks[index % count].clone())
+    fn earlier(&self, index: usize) -> Check {
+        self.checks[index % self.checks.len()].clone()
     }
 
     async fn admit(&mut self, check: &Check) -> Result<(), String> {
@@ -217,20 +197,6 @@ impl<'a> Player<'a> {
         }
         same(expected, outcome.map(|outcome| only_wanted(check, outcome)))?;
         Ok(is_admitted)
-    }
-
-    /// Plays a history to a store whose clock is that of tokio, which is paused.
-    #[cfg(all(test, feature = "redis"))]
-    pub(in crate::store) async fn play_under_paused_time(
-        &mut self,
-        steps: &[Step],
-    ) -> Result<(), String> {
-        let mut clock_us = 0;
-        let mut move_clock = async |now_us: u64| {
-            tokio::time::advance(Duration::from_micros(now_us - clock_us)).await;
-            clock_us = now_us;
-        };
-        self.play(steps, &mut move_clock).await
     }
 
     /// Plays checks that `admit` sends in one call of the store.
@@ -291,37 +257,30 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Returns a policy with these limits. The length of its shorter windows is given in quarters of the
-/// longest of all policies.
+/// Returns a policy with these limits. The length of its shorter window is given in quarters of the longest of all
+/// policies.
 fn policy(at: usize, limits: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
-    let [long, short] = quotas(at, limits, quarters);
-    let policy = Policy::new(["user", "ip"][at]).quota(long);
-    let policy = if quarters < 3 { policy.quota(short) } else { policy };
-    Arc::new(if quarters < 3 && penalties { policy.penalty(penalty(at)) } else { policy })
-}
-
-/// The same for the policies that count something else.
-fn counting(at: usize, [long, short]: [u32; 2], quarters: u64, penalties: bool) -> Arc<Policy> {
-    let times = if at == 4 { 3 } else { 1 };
-    let [long, short] = quotas(at, [long * times, short * times], quarters);
-    let mut policy = Policy::new(["peers", "jobs", "tokens"][at - 2]).quota(long).quota(short);
-    if quarters < 3 && penalties {
+    let quarter_us = LONGEST_WINDOW_US / 4;
+    // Every second policy keeps its logs for a shorter time.
+    let windows_us = [[4, 3][at % 2] * quarter_us, quarters * quarter_us - 1];
+    let [long, short] = [0, 1].map(|it| {
+        let limit = if at == TOKENS { 3 * limits[it] } else { limits[it] };
+        Quota::new(limit, Duration::from_micros(windows_us[it]))
+    });
+    let mut policy = Policy::new(["user", "ip", "peers", "jobs", "tokens"][at]).quota(long);
+    if at >= PEERS || quarters < 3 {
+        policy = policy.quota(short);
+    }
+    if penalties && quarters < 3 {
         policy = policy.penalty(penalty(at));
     }
     Arc::new(match at {
-        2 => policy.distinct(),
-        3 => policy.in_flight(),
-        _ if quarters.is_multiple_of(2) => policy.byte_budget(),
-        _ => policy.budget(),
+        PEERS => policy.distinct(),
+        JOBS => policy.in_flight(),
+        TOKENS if quarters.is_multiple_of(2) => policy.byte_budget(),
+        TOKENS => policy.budget(),
+        _ => policy,
     })
-}
-
-/// Every second policy keeps its logs for a shorter time.
-fn quotas(at: usize, [long, short]: [u32; 2], quarters: u64) -> [Quota; 2] {
-    let quarter_us = LONGEST_WINDOW_US / 4;
-    let windows_us = [[4, 3][at % 2] * quarter_us, quarters * quarter_us - 1];
-    let [long_window, short_window] = windows_us.map(Duration::from_micros);
-    [Quota::new(long, long_window), Quota::new(short, short_window)]
 }
 
 /// Every second policy bans at the first strike, so that the levels rise as often as they fall.

@@ -1,147 +1,92 @@
-//! Tests that both stores decide as the pure algorithm in random histories of several logs, changed
-//! limits, costs, checks sent again, settlements, cancellations and clock steps.
+//! Tests that the scripts decide as the pure algorithm in random histories of several logs, changed limits, costs, checks
+//! sent again, settlements, cancellations and clock steps.
 
-use fastrand::Rng;
-use proptest::prelude::*;
-use redis::aio::MultiplexedConnection;
-use test_support::Redis;
+use test_support::clock::Clock;
 
-use super::step::{BUDGET, OF_VALUES, history};
-use super::{LONGEST_WINDOW_US, Player, Step};
-use crate::MemoryStore;
+use super::step::{PEERS, TOKENS, VALUES};
+use super::*;
 use crate::RedisStore;
-use crate::window::Check;
 
-/// The first timestamp of a Redis history. It has as many digits as a real one.
-const ORIGIN_US: u64 = 1_790_000_000_000_000;
-const KEYS: [&str; 2] = ["alice", "b}o\0b%{"];
-
-async fn play_in_memory(steps: &[Step]) -> Result<(), String> {
-    tokio::time::pause();
-    let store = MemoryStore::new();
-    let mut player = Player::new(&store, KEYS.map(Into::into), LONGEST_WINDOW_US, true);
-    player.play_under_paused_time(steps).await
+/// A store on a Redis with a test clock, and how many histories it has played.
+struct Scripts {
+    store: RedisStore,
+    clock: Clock,
+    histories: usize,
 }
 
-/// Plays a history, in which checks that follow each other go in one call if `together` is set.
-async fn play_on_redis(
-    steps: &[Step],
-    together: bool,
-    (server, connection): (&Redis, &MultiplexedConnection),
-    prefix: &str,
-) -> Result<(), String> {
-    let store = RedisStore::builder().connect_with_clock(&server.url(), prefix).await;
-    let send_again = |check: &Check| store.send_again(check);
-    let player = Player::new(&store, KEYS.map(Into::into), ORIGIN_US, true);
-    let mut player = player.sending_again(&send_again);
-    let mut move_clock = async |now_us: u64| {
-        redis::cmd("HSET")
-            .arg((prefix, "s", now_us / 1_000_000, "us", now_us % 1_000_000))
-            .exec_async(&mut connection.clone())
-            .await
-            .unwrap();
-    };
-    if !together {
-        return player.play(steps, &mut move_clock).await;
+impl Scripts {
+    async fn start() -> Self {
+        let clock = Clock::on_redis().await;
+        let url = clock.redis().expect("a server").url();
+        let store = RedisStore::builder().connect_with_clock(&url, "clock").await;
+        Self { store, clock, histories: 0 }
     }
-    move_clock(ORIGIN_US).await;
-    let is_check = |step: &Step| matches!(step, Step::Check(_));
-    for steps in steps.chunk_by(|one, next| is_check(one) && is_check(next)) {
-        match steps {
-            [_] => player.play(steps, &mut move_clock).await?,
-            checks => {
-                let admit = async |checks: &[Check]| store.admit_in_one_call(checks).await;
-                player.play_in_one_call(checks, admit).await?;
+
+    /// Plays a history, in which checks that follow each other go in one call if `together` is set.
+    async fn play(&mut self, steps: &[Step], together: bool) {
+        self.histories += 1;
+        let Self { store, clock, histories } = self;
+        let keys = ["alice", "b}o\0b%{"].map(|key| Key::from(format!("{histories}{key}")));
+        let send_again = |check: &Check| store.send_again(check);
+        let mut player = Player::new(&*store, keys, micros(clock.now()), true);
+        player.send_again = Some(&send_again);
+        let mut move_clock = async |now_us: u64| {
+            let (before, now) = (clock.now(), Duration::from_micros(now_us));
+            match now < before {
+                true => clock.step_back(before - now).await,
+                false => clock.advance(now - before).await,
             }
-        }
-    }
-    Ok(())
-}
-
-fn histories(clock_steps_back: impl Strategy<Value = bool>) -> impl Strategy<Value = Vec<Step>> {
-    // Fewer steps of one seed are the beginning of the same history, so that a failure shrinks.
-    let history = |(seed, steps, back)| history(&mut Rng::with_seed(seed), steps, back);
-    (any::<u64>().no_shrink(), 1..80_usize, clock_steps_back).prop_map(history)
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
-}
-
-fn config() -> ProptestConfig {
-    ProptestConfig {
-        cases: std::env::var("PROPTEST_CASES").map_or(400, |cases| cases.parse().unwrap()),
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    }
-}
-
-#[test]
-fn memory_store_decides_as_the_algorithm() {
-    proptest!(config(), |(steps in histories(Just(false)))| {
-        runtime().block_on(play_in_memory(&steps)).map_err(TestCaseError::fail)?;
-    });
-}
-
-#[test]
-fn script_decides_as_the_algorithm() {
-    let runtime = runtime();
-    let server = runtime.block_on(Redis::start());
-    let connection = runtime.block_on(server.connection()).unwrap();
-    let history_number = std::cell::Cell::new(0);
-
-    let histories = (histories(any::<bool>()), any::<bool>());
-    proptest!(config(), |((steps, together) in histories)| {
-        history_number.set(history_number.get() + 1);
-        let prefix = format!("history-{}", history_number.get());
-        let redis = (&server, &connection);
-        let played = runtime.block_on(play_on_redis(&steps, together, redis, &prefix));
-        played.map_err(TestCaseError::fail)?;
-    });
-}
-
-/// Random histories seldom reach the boundaries of a single quota. This history reaches all of them.
-#[test]
-fn script_is_exact_at_its_boundaries() {
-    let runtime = runtime();
-    let server = runtime.block_on(Redis::start());
-    let connection = runtime.block_on(server.connection()).unwrap();
-    for limit in 1..4 {
-        for offsets in [
-            [0, 1],
-            [1, LONGEST_WINDOW_US - 1],
-            [400_000, 700_000],
-            [2, LONGEST_WINDOW_US - 400_000],
-        ] {
-            let mut steps = vec![Step::SetLimits(0, limit, 1, 3)];
-            for _ in 0..6 {
-                for offset in offsets {
-                    for advance in [offset, 0, LONGEST_WINDOW_US - offset - 1, 1] {
-                        steps.push(Step::Advance(advance));
-                        steps.push(Step::Check(vec![(0, 0, 1)]));
-                        steps.push(Step::Peek(vec![(0, 0, 1)]));
-                    }
+        };
+        let is_check = |step: &Step| together && matches!(step, Step::Check(_));
+        for steps in steps.chunk_by(|one, next| is_check(one) && is_check(next)) {
+            let played = match steps {
+                [_] => player.play(steps, &mut move_clock).await,
+                checks => {
+                    let admit = async |checks: &[Check]| store.admit_in_one_call(checks).await;
+                    player.play_in_one_call(checks, admit).await
                 }
-            }
-            let prefix = format!("{limit}-{}", offsets[1]);
-            runtime
-                .block_on(play_on_redis(&steps, false, (&server, &connection), &prefix))
-                .unwrap();
+            };
+            played.unwrap_or_else(|difference| panic!("history {histories}: {difference}"));
         }
+    }
+}
+
+#[tokio::test]
+async fn scripts_decide_as_the_algorithm() {
+    let mut scripts = Scripts::start().await;
+    let histories = std::env::var("HISTORIES").map_or(400, |count| count.parse().unwrap());
+    for seed in 0..histories {
+        let steps = history(&mut Rng::with_seed(seed), STEPS, seed % 2 == 0);
+        scripts.play(&steps, seed % 4 < 2).await;
+    }
+}
+
+/// Random histories seldom reach the boundaries of a single quota. These reach all of them.
+#[tokio::test]
+async fn scripts_are_exact_at_the_boundaries() {
+    let mut scripts = Scripts::start().await;
+    let offsets =
+        [[0, 1], [1, LONGEST_WINDOW_US - 1], [400_000, 700_000], [2, LONGEST_WINDOW_US - 400_000]];
+    for (limit, offsets) in (1..4).flat_map(|limit| offsets.map(|offsets| (limit, offsets))) {
+        let mut steps = vec![Step::SetLimits(0, limit, 1, 3)];
+        for offset in offsets.repeat(6) {
+            for advance in [offset, 0, LONGEST_WINDOW_US - offset - 1, 1] {
+                let log = vec![(0, 0, 1)];
+                steps.extend([Step::Advance(advance), Step::Check(log.clone()), Step::Peek(log)]);
+            }
+        }
+        scripts.play(&steps, false).await;
     }
 }
 
 /// What random histories seldom find.
-#[test]
-fn script_is_exact_in_rare_histories() {
-    let runtime = runtime();
-    let server = runtime.block_on(Redis::start());
-    let connection = runtime.block_on(server.connection()).unwrap();
-    let (unit, budget) = (LONGEST_WINDOW_US / 20, vec![(BUDGET, 0, 1)]);
+#[tokio::test]
+async fn scripts_are_exact_in_rare_histories() {
+    let (unit, budget) = (LONGEST_WINDOW_US / 20, vec![(TOKENS, 0, 1)]);
     let check = |log: &[_]| Step::Check(log.to_vec());
 
     // Two policies of one budget with other windows, between which the clock steps back.
-    let of_window = |quarters| Step::SetLimits(4, 8, 5, quarters);
+    let of_window = |quarters| Step::SetLimits(TOKENS, 8, 5, quarters);
     let before =
         [of_window(1), check(&budget), Step::Advance(12 * unit), Step::Peek(budget.clone())];
     let after = [Step::Rewind(6 * unit), of_window(3), check(&budget), of_window(1)];
@@ -158,12 +103,13 @@ fn script_is_exact_in_rare_histories() {
     let bans = [&first[..], &strike, &strike[..2], &[ban(12, true)], &falls].concat();
 
     // A value above a lower limit is itself the next to leave.
-    let value = |number| check(&[(OF_VALUES + number, 0, 1)]);
-    let of_limit = |limit| Step::SetLimits(2, limit, limit, 2);
+    let value = |number| check(&[(VALUES + number, 0, 1)]);
+    let of_limit = |limit| Step::SetLimits(PEERS, limit, limit, 2);
     let seen = (0..3).flat_map(|number| [value(number), Step::Advance(unit)]);
     let values = [of_limit(3)].into_iter().chain(seen).chain([of_limit(2), value(1), value(0)]);
 
-    for (prefix, steps) in [("clock", clock_steps), ("bans", bans), ("values", values.collect())] {
-        runtime.block_on(play_on_redis(&steps, false, (&server, &connection), prefix)).unwrap();
+    let mut scripts = Scripts::start().await;
+    for steps in [clock_steps, bans, values.collect()] {
+        scripts.play(&steps, false).await;
     }
 }

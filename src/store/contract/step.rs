@@ -8,16 +8,19 @@ use fastrand::Rng;
 /// keys run on the server's real clock.
 pub(in crate::store) const LONGEST_WINDOW_US: u64 = 1_000_000_000;
 
-/// The first index of the policy that counts distinct values. It has an index for each of four values.
-pub(super) const OF_VALUES: usize = 4;
-/// The index of the policy that counts requests in flight.
-pub(super) const IN_FLIGHT: usize = 8;
-/// The index of the budget.
-pub(super) const BUDGET: usize = 9;
+/// The policy that counts distinct values.
+pub(super) const PEERS: usize = 2;
+/// The policy that counts requests in flight.
+pub(super) const JOBS: usize = 3;
+/// The budget.
+pub(super) const TOKENS: usize = 4;
+/// The policies 0 and 1 as they were before the last change of their limits, as a process has them that was not reloaded yet.
+pub(super) const EARLIER: usize = 5;
+/// The first of four values, each of them with the policy [`PEERS`].
+pub(super) const VALUES: usize = 7;
 
-/// A step of a history. A log is given by the indices of its policy and its key, in a check also by the
-/// cost there, and an earlier check by its index. The policies at index 2 and 3 are those of before the last
-/// change of limits, as a process has them that was not reloaded yet.
+/// A step of a history. A log is given by its policy and the index of its key, in a check also by the cost there, and an
+/// earlier check by its index.
 #[derive(Clone, Debug)]
 pub(in crate::store) enum Step {
     Advance(u64),
@@ -37,8 +40,8 @@ pub(in crate::store) enum Step {
     /// unless the policy has a penalty.
     Ban(u64, bool, (usize, usize)),
     Lift(usize, usize),
-    /// A policy (0 and 1, and from 2 on those that count values, requests in flight and costs), the limits of
-    /// its long and its short window, and the length of the short one in quarters of the long one.
+    /// A policy, the limits of its long and its short window, and the length of the short one in quarters of the longest of
+    /// all.
     SetLimits(usize, u32, u32, u64),
 }
 
@@ -60,11 +63,11 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         15..17 => Step::Again(random.usize(..1 << 16)),
         17 => Step::Peek(logs(random, 0..6)),
         18..20 => Step::Settle(random.usize(..1 << 16), 0, None),
-        20 => Step::Reset(of_any_kind(random), random.usize(0..2)),
-        21 => Step::Lift(of_any_kind(random), random.usize(0..2)),
+        20 => Step::Reset(random.usize(0..EARLIER), random.usize(0..2)),
+        21 => Step::Lift(random.usize(0..EARLIER), random.usize(0..2)),
         22 | 23 if clock_steps_back => Step::Rewind(random.u64(1..LONGEST_WINDOW_US)),
         22 | 23 => {
-            let log = (of_any_kind(random), random.usize(0..2));
+            let log = (random.usize(0..EARLIER), random.usize(0..2));
             Step::Ban(random.u64(0..LONGEST_WINDOW_US), random.bool(), log)
         }
         number @ 24..27 => {
@@ -74,14 +77,9 @@ fn step(random: &mut Rng, clock_steps_back: bool) -> Step {
         27 | 28 => Step::Renew(random.usize(..1 << 16)),
         _ => {
             let (long, short) = (random.u32(1..9), random.u32(1..6));
-            Step::SetLimits(random.usize(0..5), long, short, random.u64(1..4))
+            Step::SetLimits(random.usize(0..EARLIER), long, short, random.u64(1..4))
         }
     }
-}
-
-/// Returns the index of a policy, of each kind as often.
-fn of_any_kind(random: &mut Rng) -> usize {
-    [0, 1, OF_VALUES, IN_FLIGHT, BUDGET][random.usize(0..5)]
 }
 
 /// Returns up to three logs, most often at a cost of 1 in each.
@@ -91,10 +89,10 @@ fn logs(random: &mut Rng, costs: Range<u32>) -> Vec<(usize, usize, u32)> {
     let cost = |random: &mut Rng| if is_same { same } else { random.u32(costs.clone()) };
     let count = random.usize(1..4);
     let policy = |random: &mut Rng| match random.u8(0..10) {
-        0 => random.usize(2..4),
-        4..7 => BUDGET,
-        1 | 2 => random.usize(OF_VALUES..IN_FLIGHT),
-        3 => IN_FLIGHT,
+        0 => random.usize(EARLIER..VALUES),
+        1 | 2 => random.usize(VALUES..VALUES + 4),
+        3 => JOBS,
+        4..7 => TOKENS,
         _ => random.usize(0..2),
     };
     (0..count).map(|_| (policy(random), random.usize(0..2), cost(random))).collect()

@@ -114,8 +114,14 @@ async fn memory_decides_as_the_store() {
         let store = cached();
         let steps = history(&mut Rng::with_seed(seed), 80, false);
         let keys = ["alice", "bob"].map(Into::into);
-        let mut player = Player::new(&store, keys, 0, false).reading_parts();
-        let played = player.play_under_paused_time(&steps).await;
+        let mut player = Player::new(&store, keys, 0, false);
+        player.reads_parts = true;
+        let mut clock_us = 0;
+        let mut move_clock = async |now_us: u64| {
+            advance(Duration::from_micros(now_us - clock_us)).await;
+            clock_us = now_us;
+        };
+        let played = player.play(&steps, &mut move_clock).await;
         played.unwrap_or_else(|difference| panic!("seed {seed}: {difference}"));
     }
 }
