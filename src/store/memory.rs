@@ -1,11 +1,9 @@
 //! [`MemoryStore`]: a store in the memory of one process.
 
 mod bans;
-mod decide;
 mod local;
 mod room;
 mod shard;
-mod slots;
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,13 +14,14 @@ use ahash::RandomState;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use self::shard::{Locked, Shard};
-use self::slots::{SHARDS, shard_of};
+use self::room::Room;
+use self::shard::{EMPTY, Locked, SHARDS, Shard, shard_of};
 use super::{Ban, BanPage, Store, StoreFuture};
+use crate::error::StoreError;
 use crate::policy::Policy;
 use crate::telemetry::{Fill, MEMORY};
 use crate::time::{Pace, micros};
-use crate::window::{Check, Explanation, LogId, Outcome};
+use crate::window::{BanState, Check, Explanation, LogId, LogOutcome, Outcome, QuotaState};
 
 const DEFAULT_CAPACITY: usize = 1_000_000;
 /// How many logs, and how many ban records, that have come due an admission visits at most in each of its shards.
@@ -53,15 +52,12 @@ pub struct MemoryStore(Arc<Inner>);
 
 // Concurrency. Shards are locked in ascending order. A check locks the shards of all its logs before it reads the
 // clock, so it is atomic, and the timestamps of a log never step back.
-//
-// `held` and `bans` are raised before logs and ban records are inserted and lowered after they are removed,
-// so the store never has more of either than its capacity.
 struct Inner {
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
     epoch: Instant,
-    held: AtomicUsize,
-    capacity: usize,
+    logs: Arc<Room>,
+    bans: Arc<Room>,
     fill: Fill,
     /// Requests without room and strikes without room that were not reported yet.
     refused: AtomicUsize,
@@ -70,8 +66,6 @@ struct Inner {
     strikes_reported: Pace,
     /// When expired logs were last looked for because the store is nearly full.
     swept: Pace,
-    /// How many ban records there are.
-    bans: AtomicUsize,
 }
 
 impl MemoryStore {
@@ -101,24 +95,24 @@ impl MemoryStore {
     /// `sliding_window_memory_nearly_full`. It warns again only after it has fallen below 70 %.
     /// Requests without room are counted in `sliding_window_memory_full_total`.
     pub fn with_capacity(capacity: usize) -> Self {
+        let [logs, bans] = [(); 2].map(|()| Arc::new(Room::new(capacity)));
         Self(Arc::new(Inner {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(Shard::new(&logs, &bans))).collect(),
             hasher: RandomState::new(),
             epoch: Instant::now(),
-            held: AtomicUsize::new(0),
-            capacity,
+            logs,
+            bans,
             fill: Fill::new(&MEMORY, capacity),
             refused: AtomicUsize::new(0),
             strikes_lost: AtomicUsize::new(0),
             strikes_reported: Pace::new(),
             swept: Pace::new(),
-            bans: AtomicUsize::new(0),
         }))
     }
 
     /// Returns how many logs the store holds, expired ones included.
     pub fn len(&self) -> usize {
-        self.0.held.load(Ordering::Relaxed)
+        self.0.logs.held()
     }
 
     /// Returns whether the store holds no log.
@@ -137,11 +131,6 @@ impl Inner {
     /// in one shard.
     fn hash(&self, log: &LogId) -> u64 {
         self.hasher.hash_one(log.key.as_bytes())
-    }
-
-    fn remove(&self, shard: &mut Shard, slot: u32) {
-        shard.logs.remove(slot);
-        self.held.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
@@ -164,9 +153,101 @@ impl Inner {
         let shards = shards.into_iter().map(|shard| (shard, self.lock(shard))).collect();
         Locked { hashes, shards }
     }
+
+    /// Decides, or returns [`StoreError::Full`].
+    fn try_decide(&self, check: &Check, record: bool) -> Result<Outcome, StoreError> {
+        let mut locked = self.lock_all(&check.logs);
+        // Read under the lock, so that the timestamps of one log never step back.
+        let now_us = self.now_us();
+        let mut slots = SmallVec::<[Option<u32>; 2]>::new();
+        let mut outcomes = SmallVec::<[LogOutcome; 2]>::new();
+        for (index, (log, cost)) in check.costs().enumerate() {
+            let (shard, hash) = locked.shard(index);
+            let slot = shard.find(hash, log);
+            let entries = slot.map_or(&EMPTY, |slot| &shard.logs[slot].entries);
+            outcomes.push(entries.outcome(log, check.id, now_us, cost));
+            slots.push(slot);
+        }
+        let mut outcome = Outcome::new(true, outcomes);
+        outcome.timestamp = Some(Duration::from_micros(now_us));
+        self.apply_penalties(&mut locked, check, now_us, &mut outcome, record);
+        outcome.admitted = outcome.fits();
+        if !outcome.admitted || !record || check.cost == 0 {
+            return Ok(outcome);
+        }
+        let costs = || check.costs().enumerate().filter(|(_, (_, cost))| *cost > 0);
+        self.logs.reserve(costs().filter(|(index, _)| slots[*index].is_none()).count())?;
+        for (index, (log, cost)) in costs() {
+            let (shard, hash) = locked.shard(index);
+            let slot = slots[index].unwrap_or_else(|| shard.insert(hash, log, now_us, 0));
+            let stored = &mut shard.logs[slot];
+            stored.add(log, check.id, now_us, cost);
+            stored.doubted_us = now_us;
+            let states = outcome.logs_mut()[index].quotas_mut();
+            for (quota, state) in log.policy.quotas().iter().zip(states) {
+                let wait_us = state.wait_us;
+                *state = QuotaState { wait_us, ..stored.entries.state(now_us, *quota, 1) };
+            }
+        }
+        // Only after all logs have recorded the request: an expired log of the check must not be
+        // dropped before.
+        for index in 0..check.logs.len() {
+            self.drop_expired(locked.shard(index).0, now_us, VISITED_AT_ONCE);
+        }
+        Ok(outcome)
+    }
+
+    /// Sets the ban of each log, and counts a denial by a full quota as a strike if `record` is set.
+    ///
+    /// If there are as many ban records as there may be, the strike is lost and the denial stays.
+    fn apply_penalties(
+        &self,
+        locked: &mut Locked<'_>,
+        check: &Check,
+        now_us: u64,
+        outcome: &mut Outcome,
+        record: bool,
+    ) {
+        for (index, log) in check.logs.iter().enumerate() {
+            let Some(penalty) = log.policy.get_penalty() else { continue };
+            let log_outcome = &mut outcome.logs_mut()[index];
+            let full = (log_outcome.longest_full_window_us(&log.policy), penalty);
+            let (shard, hash) = locked.shard(index);
+            let ban = self.change_ban(shard, hash, log, now_us, |ban_record| {
+                BanState::of(ban_record, now_us, check.id, full, record)
+            });
+            match ban {
+                Ok(ban) => log_outcome.set_ban(ban),
+                Err(_) => drop(self.strikes_lost.fetch_add(1, Ordering::Relaxed)),
+            }
+        }
+    }
 }
 
 impl MemoryStore {
+    /// Returns what a check decides, and records it if `record` is set. Reports nothing, so that the
+    /// caller may hold a lock.
+    pub(in crate::store) fn decide(
+        &self,
+        check: &Check,
+        record: bool,
+    ) -> Result<Outcome, StoreError> {
+        let inner = &self.0;
+        let has_penalty = |log: &LogId| log.policy.get_penalty().is_some();
+        if record
+            && inner.bans.held() + check.logs.len() > inner.bans.capacity
+            && check.logs.iter().any(has_penalty)
+        {
+            // For strikes. A denial whose strike has no room stays one.
+            inner.make_room();
+        }
+        let decided = inner.make_room_for(|| inner.try_decide(check, record));
+        if decided.is_err() {
+            inner.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        decided
+    }
+
     pub(in crate::store) fn settle_here(&self, check: &Check, cost: u32) -> bool {
         let mut was_live = false;
         let mut locked = self.0.lock_all(&check.logs);
@@ -183,7 +264,7 @@ impl MemoryStore {
                 stored.entries.settle(check.id, cost);
             }
             match stored.expires_us() <= now_us {
-                true => self.0.remove(shard, slot),
+                true => shard.logs.remove(slot),
                 false => shard.set_due(slot),
             }
         }
@@ -193,7 +274,7 @@ impl MemoryStore {
     pub(in crate::store) fn reset_here(&self, log: &LogId) {
         let (hash, mut shard) = self.0.lock_one(log);
         if let Some(slot) = shard.find(hash, log) {
-            self.0.remove(&mut shard, slot);
+            shard.logs.remove(slot);
         }
     }
 }
@@ -213,7 +294,7 @@ impl Store for MemoryStore {
         let (log, cost) = (&check.logs[0], check.cost_in(0));
         let (hash, shard) = self.0.lock_one(log);
         let now_us = self.0.now_us();
-        let entries = shard.find(hash, log).map_or(&shard::EMPTY, |slot| &shard.logs[slot].entries);
+        let entries = shard.find(hash, log).map_or(&EMPTY, |slot| &shard.logs[slot].entries);
         let mut explanation = entries.explain(log, now_us, cost);
         if let Some(penalty) = log.policy.get_penalty() {
             let record = shard.ban(hash, log, now_us).cloned().unwrap_or_default();
@@ -272,7 +353,7 @@ impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore")
             .field("logs", &self.len())
-            .field("capacity", &self.0.capacity)
+            .field("capacity", &self.0.logs.capacity)
             .finish_non_exhaustive()
     }
 }

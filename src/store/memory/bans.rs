@@ -1,14 +1,12 @@
 //! The ban records of a [`MemoryStore`]. Those of a key are in the shard of its logs.
 
+use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::room::reserve;
-use super::shard::Shard;
-use super::slots::SHARDS;
+use super::shard::{SHARDS, Shard};
 use super::{Inner, MemoryStore, VISITED_AT_ONCE};
 use crate::error::StoreError;
 use crate::key::Key;
@@ -69,29 +67,26 @@ impl Inner {
         now_us: u64,
         change: impl FnOnce(&mut BanRecord) -> T,
     ) -> Result<T, StoreError> {
-        let penalty = log.policy.get_penalty();
-        if let Some(slot) = shard.bans.find(hash, |stored| stored.is(log)) {
-            let stored = &mut shard.bans[slot];
-            if stored.expires_us <= now_us {
-                stored.record = BanRecord::default();
-            }
-            let result = change(&mut stored.record);
-            // Never sooner than before, because another penalty may count its strikes for longer.
-            stored.expires_us = stored.expires_us.max(expires_us(&stored.record, penalty));
-            if stored.record == BanRecord::default() {
-                shard.bans.remove(slot);
-                self.bans.fetch_sub(1, Ordering::Relaxed);
-            }
-            return Ok(result);
-        }
-        let mut record = BanRecord::default();
+        let slot = shard.bans.find(hash, |stored| stored.is(log));
+        let known = slot.map(|slot| &mut shard.bans[slot]).filter(|it| it.expires_us > now_us);
+        let (mut record, kept_us) =
+            known.map_or_else(Default::default, |it| (mem::take(&mut it.record), it.expires_us));
         let result = change(&mut record);
-        let expires_us = expires_us(&record, penalty);
-        if expires_us > now_us {
-            reserve(&self.bans, 1, self.capacity)?;
-            let (policy, key) = (log.policy.clone(), SmallVec::from_slice(log.key.as_bytes()));
-            let stored = StoredBan { policy, key, record, expires_us };
-            shard.bans.insert(hash, stored, expires_us);
+        // Never sooner than before, because another penalty may count its strikes for longer.
+        let expires_us = expires_us(&record, log.policy.get_penalty()).max(kept_us);
+        match slot {
+            Some(slot) if record == BanRecord::default() => shard.bans.remove(slot),
+            Some(slot) => {
+                let stored = &mut shard.bans[slot];
+                (stored.record, stored.expires_us) = (record, expires_us);
+            }
+            None if expires_us > now_us => {
+                self.bans.reserve(1)?;
+                let (policy, key) = (log.policy.clone(), SmallVec::from_slice(log.key.as_bytes()));
+                let stored = StoredBan { policy, key, record, expires_us };
+                shard.bans.insert(hash, stored, expires_us);
+            }
+            None => {}
         }
         Ok(result)
     }
@@ -117,10 +112,10 @@ impl MemoryStore {
 
     /// Deletes the ban record of a log's key. Returns whether there was any.
     pub(in crate::store) fn lift_ban(&self, log: &LogId) -> bool {
-        if self.0.bans.load(Ordering::Relaxed) == 0 {
+        if self.0.bans.held() == 0 {
             return false;
         }
-        let lift = |record: &mut BanRecord, _: u64| std::mem::take(record) != BanRecord::default();
+        let lift = |record: &mut BanRecord, _: u64| mem::take(record) != BanRecord::default();
         // There is always room for nothing.
         self.with_ban_record(log, lift).unwrap_or(false)
     }
@@ -176,12 +171,9 @@ mod tests {
         tokio::time::advance(SECOND).await;
         bans.impose("c", SECOND, "").await.unwrap();
         assert!(bans.get("b").await.unwrap().is_some(), "a live record is not dropped");
-        assert_eq!(
-            (store.0.bans.load(Ordering::Relaxed), bans.list().await.unwrap().len()),
-            (2, 2)
-        );
+        assert_eq!((store.0.bans.held(), bans.list().await.unwrap().len()), (2, 2));
         assert!(bans.lift("b").await.unwrap() && bans.lift("c").await.unwrap());
-        assert_eq!(store.0.bans.load(Ordering::Relaxed), 0);
+        assert_eq!(store.0.bans.held(), 0);
     }
 
     /// A request waits for the room that it needs, and not until all that a flood has left is dropped.
@@ -233,7 +225,7 @@ mod tests {
             bans.impose(number, SECOND, "a reason").await.unwrap();
             tokio::time::advance(SECOND).await;
         }
-        let held = store.0.bans.load(Ordering::Relaxed);
+        let held = store.0.bans.held();
         assert!(held < 1_000, "one ban stands, {held} records are held");
     }
 
@@ -269,14 +261,14 @@ mod tests {
                         }
                     }
                     assert!(store.len() <= capacity);
-                    assert!(store.0.bans.load(Ordering::Relaxed) <= capacity);
+                    assert!(store.0.bans.held() <= capacity);
                 }
             };
             std::thread::scope(|scope| (1..5).for_each(|it| drop(scope.spawn(move || act(it)))));
             let shards = || (0..SHARDS).map(|shard| store.0.lock(shard));
             let held: usize = shards().map(|shard| shard.logs.len()).sum();
             let bans: usize = shards().map(|shard| shard.bans.len()).sum();
-            assert_eq!((store.len(), store.0.bans.load(Ordering::Relaxed)), (held, bans));
+            assert_eq!((store.len(), store.0.bans.held()), (held, bans));
         }
     }
 }

@@ -31,7 +31,7 @@ impl MemoryStore {
             let recorded = inner.make_room_for(|| {
                 let (hash, mut shard) = inner.lock_one(log);
                 let slot = shard.find(hash, log);
-                inner.reserve(usize::from(slot.is_none()))?;
+                inner.logs.reserve(usize::from(slot.is_none()))?;
                 let slot = slot.unwrap_or_else(|| shard.insert(hash, log, at_us, loss));
                 shard.logs[slot].add(log, check.id, at_us, cost);
                 let is_doubted = shard.logs[slot].doubted_us >= since_us;
@@ -106,7 +106,7 @@ impl MemoryStore {
 
     /// Returns the record of a ban that stands, which this process has imposed or seen, and the present time.
     pub(in crate::store) fn standing_ban(&self, log: &LogId) -> Option<(BanRecord, u64)> {
-        log.policy.get_penalty().filter(|_| self.0.bans.load(Ordering::Relaxed) > 0)?;
+        log.policy.get_penalty().filter(|_| self.0.bans.held() > 0)?;
         let (hash, shard) = self.0.lock_one(log);
         let now_us = self.0.now_us();
         let record = shard.ban(hash, log, now_us)?;

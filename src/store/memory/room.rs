@@ -3,8 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::shard::{Shard, StoredLog};
-use super::slots::SHARDS;
+use super::shard::{SHARDS, Shard, StoredLog};
 use super::{Inner, MemoryStore};
 use crate::error::StoreError;
 use crate::telemetry;
@@ -13,6 +12,34 @@ const SECOND: Duration = Duration::from_secs(1);
 /// How many logs and ban records of each shard a request looks at that needs room. To drop so many takes about a
 /// millisecond.
 const MOST_SWEPT: usize = 64;
+
+/// How many values a store holds, of at most so many. Raised before they are inserted and lowered after they are removed.
+pub(super) struct Room {
+    held: AtomicUsize,
+    pub(super) capacity: usize,
+}
+
+impl Room {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self { held: AtomicUsize::new(0), capacity }
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Makes so many more count, if there is room.
+    pub(super) fn reserve(&self, more: usize) -> Result<(), StoreError> {
+        let grown = |held: usize| Some(held + more).filter(|sum| *sum <= self.capacity);
+        let is_grown = more == 0
+            || self.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok();
+        is_grown.then_some(()).ok_or(StoreError::Full { capacity: self.capacity })
+    }
+
+    pub(super) fn free(&self) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 impl MemoryStore {
     /// Reports how full the store is, and what there was no room for. Must not be called under a lock,
@@ -23,13 +50,13 @@ impl MemoryStore {
         if inner.fill.is_nearly_full() && inner.swept.is_due(SECOND) {
             inner.sweep();
         }
-        inner.fill.report(inner.held.load(Ordering::Relaxed));
+        inner.fill.report(inner.logs.held());
         for _ in 0..take(&inner.refused) {
             telemetry::memory_full();
         }
         if inner.strikes_lost.load(Ordering::Relaxed) > 0 && inner.strikes_reported.is_due(SECOND) {
             let strikes = take(&inner.strikes_lost) as u64;
-            telemetry::strikes_lost(strikes, StoreError::Full { capacity: inner.capacity });
+            telemetry::strikes_lost(strikes, StoreError::Full { capacity: inner.bans.capacity });
         }
     }
 }
@@ -75,31 +102,11 @@ impl Inner {
         (dropped, is_more_due)
     }
 
-    /// Makes so many logs more count, if they have room.
-    pub(super) fn reserve(&self, more: usize) -> Result<(), StoreError> {
-        reserve(&self.held, more, self.capacity)
-    }
-
     /// Drops up to `most` expired logs and as many ban records of a shard, and returns how many it has dropped.
     pub(super) fn drop_expired(&self, shard: &mut Shard, now_us: u64, most: usize) -> usize {
-        let logs = shard.logs.drop_expired(StoredLog::expires_us, now_us, most);
-        let bans = shard.bans.drop_expired(|ban| ban.expires_us, now_us, most);
-        if logs > 0 {
-            self.held.fetch_sub(logs, Ordering::Relaxed);
-        }
-        if bans > 0 {
-            self.bans.fetch_sub(bans, Ordering::Relaxed);
-        }
-        logs + bans
+        shard.logs.drop_expired(StoredLog::expires_us, now_us, most)
+            + shard.bans.drop_expired(|ban| ban.expires_us, now_us, most)
     }
-}
-
-/// Raises a number unless it would exceed the capacity.
-pub(super) fn reserve(held: &AtomicUsize, more: usize, capacity: usize) -> Result<(), StoreError> {
-    let grown = |held: usize| Some(held + more).filter(|sum| *sum <= capacity);
-    let is_grown =
-        more == 0 || held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok();
-    is_grown.then_some(()).ok_or(StoreError::Full { capacity })
 }
 
 /// Sets a number to 0 and returns what it was. Nothing is written if it is 0 already.
