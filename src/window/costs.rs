@@ -117,16 +117,4 @@ mod tests {
         assert!(after(100, 40) >= 100);
         assert_eq!(after(27, 1), 27, "a small log keeps its memory");
     }
-
-    #[test]
-    fn sums_follow_what_is_inserted_between_and_removed_before() {
-        let mut costs = Costs::default();
-        for (index, cost) in [(0, 3), (1, 5), (1, u32::MAX)] {
-            costs.insert(index, Cost::of(cost));
-        }
-        let most = u64::from(u32::MAX);
-        assert_eq!([0, 1, 2, 3].map(|index| costs.from(index)), [most + 8, most + 5, 5, 0]);
-        costs.remove_first(1);
-        assert_eq!([most, most + 1].map(|wanted| costs.reach(wanted)), [0, 1]);
-    }
 }

@@ -16,9 +16,7 @@ struct Scripts {
 
 impl Scripts {
     async fn start() -> Self {
-        let clock = Clock::on_redis().await;
-        let url = clock.redis().expect("a server").url();
-        let store = RedisStore::builder().connect_with_clock(&url, "clock").await;
+        let (store, clock) = RedisStore::with_clock().await;
         Self { store, clock, histories: 0 }
     }
 
@@ -102,6 +100,9 @@ async fn scripts_are_exact_in_rare_histories() {
     let falls = [&later[..1], &strike[..2], &later, &strike[..2]].concat();
     let bans = [&first[..], &strike, &strike[..2], &[ban(12, true)], &falls].concat();
 
+    // Bans by strikes, until the last level repeats.
+    let levels = [&first[..1], &strike, &strike, &strike, &strike, &strike].concat();
+
     // A value above a lower limit is itself the next to leave.
     let value = |number| check(&[(VALUES + number, 0, 1)]);
     let of_limit = |limit| Step::SetLimits(PEERS, limit, limit, 2);
@@ -109,7 +110,7 @@ async fn scripts_are_exact_in_rare_histories() {
     let values = [of_limit(3)].into_iter().chain(seen).chain([of_limit(2), value(1), value(0)]);
 
     let mut scripts = Scripts::start().await;
-    for steps in [clock_steps, bans, values.collect()] {
+    for steps in [clock_steps, bans, levels, values.collect()] {
         scripts.play(&steps, false).await;
     }
 }

@@ -70,16 +70,13 @@ impl RedisStoreBuilder {
     /// Sets how long the connection may be silent while calls wait for their replies. Defaults to
     /// 500 ms.
     ///
-    /// After that the connection counts as dead, and the failure policies decide until a new one
-    /// replies. A late reply is no silence: while replies to other calls arrive, a call waits for its
-    /// own. The time counts from sending, and leaves out what this process was late by itself. So a
-    /// busy machine, or a Redis 250 ms away, is no outage. Choose a shorter time where a request must
-    /// not wait so long for a Redis that has just died.
+    /// After that the connection counts as dead, and the failure policies decide until a new one replies, on a Cluster about
+    /// the keys of its node. A late reply is no silence: while replies to other calls arrive, a call waits for its own. The
+    /// time counts from sending, and leaves out what this process was late by itself. So a busy machine, or a Redis 250 ms
+    /// away, is no outage. Choose a shorter time where a request must not wait so long for a Redis that has just died.
     ///
     /// A new connection has one second, whatever this time is. TLS 1.2 takes four round trips, too many for a Redis 250 ms
     /// away.
-    ///
-    /// On a Cluster this holds for the connection to each node.
     ///
     /// # Panics
     ///
@@ -93,18 +90,15 @@ impl RedisStoreBuilder {
 
     /// Sets whether this process repeats denials from memory. Defaults to `true`.
     ///
-    /// After a denial, a log has no room before a certain instant. Until then, and for at most a second, the
-    /// same request is denied from memory. The instant counts from before the check was sent, on the
-    /// monotonic clock, so the memory never denies a place that time has freed. A key that is denied again
-    /// and again costs Redis only the checks of one round trip a second, in shared calls.
+    /// A log that has denied a request has no room before a certain instant. Until then, and for at most a second, the same
+    /// request is denied from memory. It holds back no place that time has freed. A process may miss that another one
+    /// has cancelled a request, reset the log or lifted the ban. A key that is denied again and again costs Redis only the
+    /// checks of one round trip a second.
     ///
-    /// The wait of such a denial is never too short, unless policies of different limits share the log and
-    /// another one admits a request meanwhile. For a request under several policies the denial names the
-    /// full logs that are remembered, and their wait. The others are
-    /// [not read](crate::store::LogOutcome::is_read): one that is full for longer denies the request again
-    /// after that wait.
-    /// A denial by a budget is repeated only for requests of cost 1. 65,536 denials are remembered. Beyond that the least used
-    /// one is forgotten, which costs Redis one check.
+    /// The wait of such a denial is never too short, unless policies of different limits share the log and another one admits
+    /// a request meanwhile. Of several logs it names those that are remembered as full. The others are
+    /// [not read](crate::store::LogOutcome::is_read): one that is full for longer denies the request again after that wait. A
+    /// denial by a budget is repeated only for requests of cost 1. 65,536 denials are remembered.
     pub fn deny_cache(mut self, deny_cache: bool) -> Self {
         self.deny_cache = deny_cache;
         self
@@ -126,14 +120,13 @@ impl RedisStoreBuilder {
     /// [retention](crate::Policy::retention).
     ///
     /// In an outage there is also room for as many admissions to be written back, one for each log, and for as many settlements
-    /// and cancellations. After a loss of data the admissions of a log are kept twice until they are written. Without room a request is refused as one whose key has
-    /// no local decision, unless it is denied.
+    /// and cancellations. After a loss of data the admissions of a log are kept twice until they are written.
     ///
-    /// At the capacity, Redis still serves a key that has no log here. In an outage such a key has
-    /// no local decision: the policy `Open` admits it, any other policy refuses it. If there is room again by then, it
-    /// is decided as a new one is: what Redis had admitted or banned without room here is not known. A client that
-    /// invents user ids fills the logs as it fills a [`MemoryStore`], with the same warning and
-    /// metrics: see [`MemoryStore::with_capacity`] for the remedy.
+    /// At the capacity, Redis still serves a key that has no log here. In an outage such a key has no local decision, and
+    /// neither has a request that has no room to be written back, unless it is denied: the policy `Open` admits it, any other
+    /// policy refuses it. If there is room again by then, what Redis had admitted or banned without room here is not known. A
+    /// client that invents user ids fills the logs as it fills a [`MemoryStore`], with the same warning and metrics: see
+    /// [`MemoryStore::with_capacity`] for the remedy.
     pub fn local_capacity(mut self, capacity: usize) -> Self {
         self.local_capacity = capacity;
         self
@@ -169,7 +162,7 @@ impl RedisStoreBuilder {
         Ok(store)
     }
 
-    fn build(
+    pub(super) fn build(
         self,
         servers: RedisServers,
         scripts: &'static Scripts,
@@ -192,18 +185,5 @@ impl RedisStoreBuilder {
             refusals: Pace::new(),
         };
         Ok(RedisStore(Arc::new(inner)))
-    }
-}
-
-#[cfg(test)]
-impl RedisStoreBuilder {
-    /// Connects a store whose scripts read the hash `clock` instead of `TIME`. `clock` is also the prefix
-    /// of its keys. It remembers no denials.
-    pub(crate) async fn connect_with_clock(self, url: &str, clock: &str) -> RedisStore {
-        let builder = self.prefix(clock).deny_cache(false);
-        let servers = RedisServers::one(url).unwrap();
-        let store = builder.build(servers, Scripts::with_clock(clock)).unwrap();
-        store.0.client.connect().await.unwrap();
-        store
     }
 }

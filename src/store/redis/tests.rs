@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::journal::{Origin, Request, State, Writer};
 use super::*;
 use crate::quota::Quota;
-use crate::redis::BatchedRequest;
+use crate::redis::{BatchedRequest, Scripts};
 
 const LIMIT: u32 = 5;
 
@@ -57,6 +57,31 @@ async fn store(url: String) -> RedisStore {
 }
 
 impl RedisStore {
+    /// Starts a Redis, and returns a store whose scripts read a clock that the test moves. It remembers no denials.
+    pub(in crate::store) async fn with_clock() -> (Self, Clock) {
+        let clock = Clock::on_redis().await;
+        let url = clock.redis().unwrap().url();
+        let builder = Self::builder().prefix("clock").deny_cache(false);
+        let servers = RedisServers::one(url).unwrap();
+        let store = builder.build(servers, Scripts::with_clock("clock")).unwrap();
+        store.0.client.connect().await.unwrap();
+        (store, clock)
+    }
+
+    /// Makes the journal know of a loss of a log.
+    fn lose(&self, log: &LogId, losses: u64) {
+        let known = self.0.local.see_loss(log, losses);
+        self.0.journal.with(|state| state.lose(log, known));
+    }
+
+    /// Writes what the journal has, and returns how many places a log has left.
+    async fn remaining_after_write(&self, log: &LogId) -> u32 {
+        self.ensure_task();
+        self.settled_journal().await;
+        let peeked = Store::peek(self, &Check::new([log.clone()])).await.unwrap();
+        peeked.logs()[0].quotas()[0].remaining()
+    }
+
     async fn admit_one(&self, check: &Check) -> bool {
         Store::admit(self, check).await.unwrap().admitted
     }
@@ -517,23 +542,16 @@ async fn request_that_is_settled_beside_a_loss_is_restored() {
         let check = Check::new([budget()]).at_cost(4);
         assert!(store.admit_one(&check).await);
         server.run::<()>(&["FLUSHALL"]).await;
-        let lose = |state: &mut State| {
-            state.lose(&budget(), store.0.local.see_loss(&budget(), 1));
-        };
         if is_known {
-            store.0.journal.with(lose);
+            store.lose(&budget(), 1);
             assert!(Store::settle(&store, &check, 2).await.unwrap());
         } else {
             store.0.local.settle_here(&check, 2);
-            store.0.journal.with(|state| {
-                state.settle(&check, |_| 2, Instant::now()).unwrap();
-                lose(state);
-            });
+            let settle = |state: &mut State| state.settle(&check, |_| 2, Instant::now());
+            store.0.journal.with(settle).unwrap();
+            store.lose(&budget(), 1);
         }
-        store.ensure_task();
-        store.settled_journal().await;
-        let peeked = Store::peek(&store, &Check::new([budget()])).await.unwrap();
-        assert_eq!(peeked.logs()[0].quotas()[0].remaining(), LIMIT - 2);
+        assert_eq!(store.remaining_after_write(&budget()).await, LIMIT - 2);
     }
 }
 
@@ -544,20 +562,13 @@ async fn loss_beside_a_write_is_made_good() {
     let store = store(server.url()).await;
     let check = Check::new([budget()]).at_cost(4);
     assert!(store.admit_one(&check).await);
-    let lose = |losses| {
-        let lost = store.0.local.see_loss(&budget(), losses);
-        store.0.journal.with(|state| state.lose(&budget(), lost));
-    };
-    lose(1);
+    store.lose(&budget(), 1);
     let writer = claim(&store, &budget());
     store.write_to_redis(&writer).await.unwrap();
     server.run::<()>(&["FLUSHALL"]).await;
-    lose(2);
+    store.lose(&budget(), 2);
     store.0.journal.with(|state| state.finish(&writer, Ok(())));
-    store.ensure_task();
-    store.settled_journal().await;
-    let peeked = Store::peek(&store, &Check::new([budget()])).await.unwrap();
-    assert_eq!(peeked.logs()[0].quotas()[0].remaining(), LIMIT - 4);
+    assert_eq!(store.remaining_after_write(&budget()).await, LIMIT - 4);
 }
 
 /// As if its Redis was overloaded: a check takes no longer than another one may wait.
@@ -645,60 +656,12 @@ async fn settlement_of_what_a_full_journal_has_is_made() {
     store.0.journal.with(|state| {
         let others = (0..2).map(|_| check("carol"));
         others.for_each(|it| state.settle(&it, |_| 0, Instant::now()).unwrap());
-        state.lose(&both.logs[0], store.0.local.see_loss(&both.logs[0], 1));
     });
+    store.lose(&both.logs[0], 1);
     assert!(Store::settle(&store, &both, 0).await.unwrap());
     assert_eq!(server.entries(&name("bob")).await, 0);
     store.settled_journal().await;
     assert_eq!(server.entries(&name("alice")).await, 0);
-}
-
-/// A store with a test clock, and the Redis that it is on.
-struct Clocked {
-    store: RedisStore,
-    clock: Clock,
-}
-
-impl Clocked {
-    async fn start() -> Self {
-        let clock = Clock::on_redis().await;
-        let url = clock.redis().unwrap().url();
-        let store = RedisStore::builder().connect_with_clock(&url, "clock").await;
-        Self { store, clock }
-    }
-
-    fn now_us(&self) -> u64 {
-        self.clock.now().as_micros() as u64
-    }
-
-    /// Says that a request takes so many places since so long ago.
-    async fn reconcile(&self, id: Uuid, places: u32, age_us: u64, origin: Origin, delay_us: u64) {
-        let at = Instant::now() - Duration::from_micros(age_us);
-        let request = ReconcileRequest {
-            log: budget(),
-            requests: vec![(id, Request { initial: 1, places, at, origin })],
-            longest_delay: Duration::from_micros(delay_us),
-        };
-        self.store.0.reconciles.send(request, Instant::now()).await.unwrap();
-    }
-
-    /// Returns the places of each request.
-    async fn entries(&self) -> BTreeMap<Uuid, u32> {
-        const LOG: &str = "clock:{=alice}:user:1h:budget";
-        let all = Cmd::zrange_withscores(LOG, 0, -1);
-        let found: Vec<(Vec<u8>, f64)> = self.store.commands().query(&all).await.unwrap();
-        let mut entries = BTreeMap::<Uuid, f64>::new();
-        let mut timestamps = BTreeMap::<Uuid, f64>::new();
-        for (entry, at) in found.iter().skip(1) {
-            let id = Uuid::from_slice(&entry[..16]).unwrap();
-            // What was settled is next to its entry.
-            assert_eq!(timestamps.insert(id, *at).unwrap_or(*at), *at);
-            *entries.entry(id).or_default() += f64::from_be_bytes(*entry.last_chunk().unwrap());
-        }
-        let sum: f64 = entries.values().sum();
-        assert!(found.first().is_none_or(|(_, score)| *score == -1.0 - sum && sum > 0.0));
-        entries.into_iter().map(|(id, cost)| (id, cost as u32)).collect()
-    }
 }
 
 /// It was sent on a connection that was given up, and arrives after the process has decided, and has written that.
@@ -762,89 +725,72 @@ async fn master_that_lacks_a_replica_for_a_while_has_lost_nothing() {
     assert_eq!(store.0.health.losses(), 0);
 }
 
-/// So that they don't leave all at one time either.
-#[tokio::test]
-async fn requests_after_a_step_back_have_timestamps_of_their_own() {
-    let mut clocked = Clocked::start().await;
-    clocked.clock.advance(Duration::from_secs(100)).await;
-    assert!(clocked.store.admit_one(&check("alice")).await);
-    clocked.clock.step_back(Duration::from_secs(90)).await;
-    for _ in 1..LIMIT {
-        assert!(clocked.store.admit_one(&check("alice")).await);
+/// Returns the places of each request in the log that the random reconciliations change.
+async fn entries(store: &RedisStore) -> BTreeMap<Uuid, u32> {
+    let all = Cmd::zrange_withscores("clock:{=alice}:user:1h:budget", 0, -1);
+    let found: Vec<(Vec<u8>, f64)> = store.commands().query(&all).await.unwrap();
+    let (mut places, mut timestamps) = (BTreeMap::<Uuid, f64>::new(), BTreeMap::new());
+    for (entry, at) in found.iter().skip(1) {
+        let id = Uuid::from_slice(&entry[..16]).unwrap();
+        // What was settled is next to its entry.
+        assert_eq!(timestamps.insert(id, *at).unwrap_or(*at), *at);
+        *places.entry(id).or_default() += f64::from_be_bytes(*entry.last_chunk().unwrap());
     }
-    let log = Cmd::zrange_withscores("clock:{=alice}:user:1h", 0, -1);
-    let entries: Vec<(Vec<u8>, f64)> = clocked.store.commands().query(&log).await.unwrap();
-    let timestamps = entries.iter().map(|(_, at)| at - entries[0].1);
-    assert_eq!(timestamps.collect::<Vec<_>>(), [0.0, 1.0, 2.0, 3.0, 4.0]);
-}
-
-/// A process writes what it knows of a log. Meanwhile another process resets the log, and the call takes a
-/// while to arrive: the request looks newer than the reset.
-#[tokio::test]
-async fn late_write_leaves_a_log_reset() {
-    const DELAY_US: u64 = 50_000;
-    let mut clocked = Clocked::start().await;
-    let admitted = Check::new([budget()]);
-    assert!(clocked.store.admit_one(&admitted).await);
-    clocked.clock.advance(Duration::from_millis(200)).await;
-    Store::reset(&clocked.store, &admitted.logs[0]).await.unwrap();
-    clocked.clock.advance(Duration::from_secs(1)).await;
-    // It was sent a while before it ran, so it looks younger than the reset.
-    clocked.reconcile(admitted.id, 1, 980_000, Origin::Redis, DELAY_US).await;
-    assert_eq!(clocked.entries().await.len(), 0, "the reset may have removed it");
-    clocked.reconcile(admitted.id, 1, 980_000, Origin::Here, DELAY_US).await;
-    assert_eq!(clocked.entries().await.len(), 1, "Redis never had it");
-    Store::reset(&clocked.store, &admitted.logs[0]).await.unwrap();
-    clocked.clock.advance(Duration::from_millis(7_800)).await;
-    clocked.reconcile(admitted.id, 1, 1_000_000, Origin::Redis, DELAY_US).await;
-    assert_eq!(clocked.entries().await.len(), 1, "no call takes so long: Redis has lost it since");
-}
-
-/// Redis may have dropped an entry that was about to expire when the call was sent. If it has lost it instead,
-/// too many would be admitted without it.
-#[tokio::test]
-async fn late_write_restores_an_entry_about_to_expire() {
-    const DELAY_US: u64 = 2_000_000;
-    let clocked = Clocked::start().await;
-    let (expired, admitted) = (check("alice"), check("alice"));
-    let hour_us = 3_600_000_000;
-    clocked.reconcile(expired.id, 1, hour_us, Origin::Redis, DELAY_US).await;
-    assert_eq!(clocked.entries().await.len(), 0, "it has expired");
-    clocked.reconcile(admitted.id, 1, hour_us - DELAY_US / 2, Origin::Redis, DELAY_US).await;
-    assert_eq!(clocked.entries().await.len(), 1, "Redis may have lost it");
+    let sum: f64 = places.values().sum();
+    assert!(found.first().is_none_or(|(_, score)| *score == -1.0 - sum && sum > 0.0));
+    places.into_iter().map(|(id, cost)| (id, cost as u32)).collect()
 }
 
 /// Random reconciliations and resets, compared with what they should leave.
+///
+/// A call that was under way for long looks younger than it is. If it says that Redis had a request, a reset may have removed
+/// it. And Redis may have dropped what was about to expire when it was sent, or have lost it: then too many would be admitted
+/// without it.
 #[tokio::test]
 async fn reconciliation_leaves_what_is_known() {
-    let (mut clocked, mut random) = (Clocked::start().await, Rng::with_seed(7));
-    let hour_us = 3_600_000_000;
+    let ((store, mut clock), mut random) = (RedisStore::with_clock().await, Rng::with_seed(7));
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let log = budget();
     let ids: Vec<Uuid> = (1..9).map(Uuid::from_u128).collect();
-    let mut model: BTreeMap<Uuid, u32> = BTreeMap::new();
-    let mut reset_us = 0;
+    let reconcile = async |id, places, age, origin, longest_delay| {
+        let at = Instant::now() - age;
+        let requests = vec![(id, Request { initial: 1, places, at, origin })];
+        let request = ReconcileRequest { log: log.clone(), requests, longest_delay };
+        store.0.reconciles.send(request, Instant::now()).await.unwrap();
+    };
+    for (age, count) in [(HOUR, 0), (HOUR - HOUR / 100, 1)] {
+        reconcile(Uuid::new_v4(), 1, age, Origin::Redis, HOUR / 20).await;
+        assert_eq!(entries(&store).await.len(), count);
+    }
+    Store::reset(&store, &log).await.unwrap();
+    let (mut model, mut reset_at) = (BTreeMap::<Uuid, u32>::new(), clock.now());
     for step in 0..3_000 {
-        clocked.clock.advance(Duration::from_micros(random.u64(1..20_000_000))).await;
+        clock.advance(Duration::from_micros(random.u64(1..20_000_000))).await;
         if random.u8(0..20) == 0 {
-            Store::reset(&clocked.store, &budget()).await.unwrap();
+            Store::reset(&store, &log).await.unwrap();
             model.clear();
-            reset_us = clocked.now_us();
+            reset_at = clock.now();
             continue;
         }
         let id = *random.choice(&ids).unwrap();
-        let (places, age_us) = (random.u32(0..5), random.u64(0..hour_us * 5 / 4));
+        let (places, age) = (random.u32(0..5), HOUR.mul_f64(random.f64() * 1.25));
         let origin = *random.choice(&[Origin::Here, Origin::Redis, Origin::Kept]).unwrap();
+        let longest_delay = *random.choice(&[Duration::ZERO, HOUR / 20]).unwrap();
+        let admitted_at = clock.now() - age;
+        let sure_at =
+            admitted_at - if origin == Origin::Redis { longest_delay } else { Duration::ZERO };
         // What is far from the boundaries, because the ages are those of the real clock.
-        let at_us = clocked.now_us() - age_us;
-        if at_us.abs_diff(reset_us) < 5_000_000 || age_us.abs_diff(hour_us) < 5_000_000 {
+        let is_near = |one: Duration, other| one.abs_diff(other) < Duration::from_secs(5);
+        if is_near(sure_at, reset_at) || is_near(age, HOUR) {
             continue;
         }
-        clocked.reconcile(id, places, age_us, origin, 0).await;
-        let is_wanted = origin != Origin::Kept && age_us < hour_us && at_us > reset_us;
+        reconcile(id, places, age, origin, longest_delay).await;
+        let is_wanted = origin != Origin::Kept && age < HOUR && sure_at > reset_at;
         if places == 0 {
             model.remove(&id);
         } else if model.contains_key(&id) || is_wanted {
             model.insert(id, places);
         }
-        assert_eq!(clocked.entries().await, model, "step {step}: {places} {age_us} {origin:?}");
+        assert_eq!(entries(&store).await, model, "step {step}: {places} {age:?} {origin:?}");
     }
 }

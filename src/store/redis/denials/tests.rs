@@ -155,31 +155,6 @@ async fn slow_reply_causes_no_false_denial() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn cache_knows_which_policy_denied() {
-    let store = cached();
-    let user = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(1)));
-    let ip = PolicyHandle::new(Policy::new("ip").quota(Quota::per_minute(9)));
-    let limiter = Limiter::new(&user, store.clone());
-    let check = async |name: &str, address: &str| {
-        limiter.check_all([(&user, name), (&ip, address)]).await.unwrap()
-    };
-    assert!(check("alice", "here").await.is_admitted());
-    let read = |decision: &Decision| -> Vec<bool> {
-        decision.usage().logs().map(|(_, outcome)| outcome.is_read()).collect()
-    };
-    assert_eq!(read(&check("alice", "here").await), [true, true]);
-    let checks = store.checks();
-    for address in ["here", "there", "elsewhere"] {
-        let decision = check("alice", address).await;
-        assert_eq!(read(&decision), [true, false], "it shows only what it knows");
-        let names: Vec<_> = decision.denied().unwrap().violated().collect();
-        assert_eq!(names, ["user"], "the user's window follows the user");
-    }
-    assert_eq!(store.checks(), checks);
-    assert!(check("bob", "here").await.is_admitted(), "the address was never full");
-}
-
 /// A denial at a cost of 1 does not say how long a higher cost waits in another log.
 #[tokio::test(start_paused = true)]
 async fn denial_of_a_budget_is_repeated_at_a_cost_of_1_only() {
