@@ -43,13 +43,10 @@ use crate::window::{BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome,
 ///
 /// - A decision is one script call, atomic over all logs of the request. Requires Redis 6.2 or
 ///   later, or Valkey 8.1 or later.
-/// - Concurrent checks share script calls, whatever their logs, quotas, costs and penalties: up to 32 at a time, each with
-///   its own identity, time limit and repetition. A Redis key of the wrong type concerns no other check. On a Cluster
-///   the checks for one node share calls. Such a call declares none of its keys, because they are in several slots. What
-///   a node or a proxy refuses for that is sent alone, with its keys declared.
+/// - Concurrent checks share script calls, whatever their logs, quotas, costs and penalties: up to 32 at a time, on a Cluster
+///   those for one node. A Redis key of the wrong type concerns no other check.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
-/// - A denial is repeated from memory for at most a second, see [`RedisStoreBuilder::deny_cache`]. For that second a
-///   process may miss that another one has cancelled a request, reset the log or lifted the ban.
+/// - A denial is repeated from memory for at most a second, see [`RedisStoreBuilder::deny_cache`].
 /// - A Cluster has no list of all bans: [`Bans::page`](crate::Bans::page) is an error.
 /// - A check whose reply is lost is sent once more under the same identity, and counts once. A cancellation or a
 ///   settlement that has begun, and a ban or a lift by [`Bans`](crate::Bans), is finished also if its caller leaves, unless
@@ -62,21 +59,18 @@ use crate::window::{BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome,
 ///   is named `default:QUOTAS`. Beside a log there may be the keys `POLICY:ban` and `POLICY:strikes`, and
 ///   the marks `:reset` and `POLICY:lifted`, by which other processes learn of a reset and of a lifted
 ///   ban. `PREFIX:mark` is lost when the data is, as is `PREFIX:NUMBER:mark` on each node of a Cluster.
-/// - Concurrent requests share one connection, on a Cluster one to each primary. If it breaks, it is made again at once, and requests wait
-///   for the first attempt. If it is silent for 500 ms while calls wait, or that attempt fails, no request
-///   waits for Redis until it is back: further attempts are made in the background, one at a time, with
-///   pauses of up to half a second. On a Cluster no request waits for a node that is silent or gone, and
-///   Redis decides about the keys of the others: of a request with several keys, each node that replies can deny it.
-/// - When Redis can't decide, the [`FailurePolicy`](crate::FailurePolicy) does. With `Local`, the
-///   default, logs in this process decide, which hold what this process has admitted. When Redis
-///   replies again, what this process has decided about a log is written to it under the identities of
-///   the requests, before the next check of the log goes to Redis. Then Redis decides again, however
-///   busy the log is. Logs that other processes have reset and bans that they have lifted in the meantime
-///   stay reset and lifted.
-/// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows
-///   of a log before it checks it the next time. It notices within a second of use. On a Cluster it also does so when another
-///   node has taken the place of one. A changed `master_replid` counts, too: it changes at a restart, in a
-///   failover, and an hour after a server has lost its last replica.
+/// - Concurrent requests share one connection, on a Cluster one to each primary. If it breaks, it is made again at once, and
+///   requests wait for the first attempt. If that fails, or if the connection is
+///   [silent](RedisStoreBuilder::response_timeout), no request waits until Redis is back: further attempts are made in the
+///   background, with pauses of up to half a second. On a Cluster this holds for each node: of a request with several keys,
+///   each node that replies can deny it.
+/// - When Redis can't decide, the [`FailurePolicy`](crate::FailurePolicy) does. With `Local`, the default, logs in this
+///   process decide, which hold what it has admitted. When Redis replies again, what was decided about a log is written to it
+///   under the identities of the requests, before its next check. Then Redis decides again. Logs that other processes have
+///   reset and bans that they have lifted in the meantime stay reset and lifted.
+/// - If Redis has lost data, in a restart, a failover or by `FLUSHALL`, this process writes what it knows of a log before its
+///   next check. It notices within a second of use. It also takes for a loss that another node has the slots of one, and that
+///   `master_replid` has changed, as an hour after a server has lost its last replica.
 ///
 /// ## The Redis server
 ///

@@ -25,16 +25,10 @@ const GENERATIONS: usize = 1024;
 
 /// The denials of logs, each for one version of a policy.
 ///
-/// - A denial holds until the instant before which time alone makes no room, and for at most a second: a
-///   reset, a cancelled request or a lifted ban in another process frees a place too. Under a policy that counts
-///   strikes it ends with the episode, so that it hides no strike. The time counts from before the check
-///   was sent, so a denial never holds back a place that time has freed.
-/// - A key that is denied again and again costs Redis the checks of one round trip a second, in shared calls, however
-///   many requests it sends.
-/// - Of a request with several logs each full log is found by itself. The outcome has the others as not
-///   read.
-/// - The denial of a log answers a new check of cost 1 there only: the wait of a higher cost changes when a request
-///   of a lower cost is admitted.
+/// - A denial holds until the instant before which time alone makes no room, and for at most a second. Under a policy that
+///   counts strikes it ends with the episode, so that it hides no strike. The time counts from before the check was sent.
+/// - Of a request with several logs each full log is found by itself. The outcome has the others as not read.
+/// - It answers a new check of cost 1 only: the wait of a higher cost changes when a request of a lower cost is admitted.
 ///
 /// # Interleavings
 ///
