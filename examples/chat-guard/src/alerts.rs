@@ -14,7 +14,7 @@ pub(crate) fn of_mutes(webhook: Webhook) -> impl Fn(&MuteEvent) + Send + Sync {
         let user = String::from_utf8_lossy(event.sender.as_bytes()).into_owned();
         let (reason, lengthened) = (event.mute.reason.clone(), event.lengthened);
         let seconds = whole_seconds(event.mute.remaining);
-        webhook.send(&json!({
+        webhook.send(json!({
             "text": plain(&format!("{user:?} is muted for {seconds} s: {reason}")),
             "alert": "mute",
             "user": user,
@@ -44,7 +44,7 @@ pub(crate) fn of_storms(webhook: Webhook, threshold: Quota) -> impl Fn(&StormEve
         };
         tracing::warn!("audit: a room {what}");
         tracing::debug!(?room, "audit: the room {what}");
-        webhook.send(&json!({
+        webhook.send(json!({
             "text": plain(&format!("the room {room:?} {what}")),
             "alert": alert,
             "room": room,

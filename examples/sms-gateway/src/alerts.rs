@@ -129,7 +129,7 @@ impl Refusals {
                 "above_percent": above,
             });
             tracing::warn!(%details, "alert {alert}: a level refuses too much");
-            webhook.send(&details);
+            webhook.send(details);
         }
     }
 }

@@ -10,7 +10,7 @@ use clap::Args;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use serde::Serialize;
+use serde_json::Value;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
@@ -94,20 +94,18 @@ impl Webhook {
         Ok(Self(Some(Queue { alerts, places: Arc::new(Semaphore::new(KEPT)) })))
     }
 
-    /// Sends an alert as JSON, soon. A `time` is added to its members: now, in seconds of the Unix epoch.
+    /// Sends an alert, an object, as JSON, soon. A `time` is added to its members: now, in seconds of the Unix epoch.
     ///
     /// A receiver that is slow to respond gets it again, with the same time and the same header `Idempotency-Key`: a
     /// UUID in quotes, as in the draft of the IETF.
-    pub fn send(&self, alert: &impl Serialize) {
+    pub fn send(&self, mut alert: Value) {
         static LEFT_OUT: Throttle = Throttle::new();
-        let (Some(queue), Ok(mut alert)) = (&self.0, serde_json::to_value(alert)) else { return };
+        let Some(queue) = &self.0 else { return };
         let Ok(_place) = queue.places.clone().try_acquire_owned() else {
             LEFT_OUT.log(|times| tracing::warn!(times, "alerts are not sent: too many at a time"));
             return;
         };
-        if let Some(members) = alert.as_object_mut() {
-            members.insert("time".to_owned(), unix_seconds().into());
-        }
+        alert["time"] = unix_seconds().into();
         let Ok(key) = HeaderValue::try_from(format!("\"{}\"", Uuid::new_v4())) else { return };
         // The task takes alerts as long as the program runs.
         let _ = queue.alerts.send(Alert { key, body: alert.to_string().into(), _place });
@@ -162,7 +160,7 @@ mod tests {
     use axum::http::{HeaderMap, StatusCode};
     use axum::routing::post;
     use axum::{Json, Router};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::lock;
@@ -190,7 +188,7 @@ mod tests {
     #[tokio::test]
     async fn an_alert_is_sent_until_it_is_taken() {
         let (webhook, taken) = receiver(vec![500, 429, 200, 200, 404, 500, 500, 500, 500]).await;
-        (1..=4).for_each(|alert| webhook.send(&json!({ "alert": alert })));
+        (1..=4).for_each(|alert| webhook.send(json!({ "alert": alert })));
         webhook.flush().await;
         let mut taken = lock(&taken);
         let alerts: Vec<_> = taken.iter().map(|(alert, _)| alert["alert"].clone()).collect();
