@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use test_support::clock::{Clock, on_both};
+use tokio::time::sleep;
 
 use crate::fingerprint::Fingerprint;
 use crate::rule::Counted;
@@ -190,6 +191,19 @@ async fn last_message_of_each_case_triggers_a_rule() {
             assert_eq!((event.sender.as_bytes(), event.lengthened), (sender.as_bytes(), false));
             assert!(events.is_empty(), "one event for each mute");
         }
+    })
+    .await;
+}
+
+/// The mute is over, and both peers are still in the window.
+#[tokio::test]
+async fn message_to_nobody_is_held_to_no_rule_about_peers() {
+    on_both(async |clock| {
+        let mut chat = Chat::new(clock, &["peers 2/1h mute 1s"]);
+        assert_eq!(chat.send(Message::from("alice").to("a")).await, None);
+        assert!(chat.send(Message::from("alice").to("b")).await.is_some());
+        sleep(Duration::from_millis(1_050)).await;
+        assert_eq!(chat.says("good morning, everyone").await, None);
     })
     .await;
 }
