@@ -16,13 +16,8 @@ struct Two {
 }
 
 impl Two {
-    async fn start() -> Self {
-        Self::on(Redis::start().await).await
-    }
-
     async fn on(redis: Redis) -> Self {
-        let our_store = store(redis.url()).await;
-        Self::with(our_store, redis).await
+        Self::with(store(redis.url()).await, redis).await
     }
 
     async fn with(our_store: RedisStore, redis: Redis) -> Self {
@@ -49,8 +44,7 @@ async fn a_second() {
 async fn ban_holds_in_an_outage_unless_it_was_lifted() {
     let redis = Redis::start().await;
     let store = store(redis.url()).await;
-    let two = Two::with(store.clone(), redis).await;
-    let Two { mut redis, ours, our_bans, their_bans, .. } = two;
+    let Two { mut redis, ours, our_bans, their_bans, .. } = Two::with(store.clone(), redis).await;
     for (bans, banned, lifted) in [(&our_bans, "mallory", "eve"), (&their_bans, "trudy", "oscar")] {
         ban(banned, bans, &ours).await;
         ban(lifted, bans, &ours).await;
@@ -130,8 +124,8 @@ async fn outage_leaves_the_bans_that_it_should() {
 /// more to be sure.
 #[tokio::test]
 async fn ban_shortened_or_lifted_elsewhere_stays_so() {
-    let two = Two::on(Redis::start_durable().await).await;
-    let Two { mut redis, ours, our_bans, theirs, their_bans } = two;
+    let Two { mut redis, ours, our_bans, theirs, their_bans } =
+        Two::on(Redis::start_durable().await).await;
     our_bans.impose("oscar", HOUR, "by mistake").await.unwrap();
     for was_there in [true, false] {
         assert_eq!(their_bans.lift("oscar").await.unwrap(), was_there);
@@ -249,7 +243,7 @@ async fn ban_is_noted_beside_a_settlement_in_another_log() {
 /// Redis has lost a ban and admits a request before the process knows of the loss.
 #[tokio::test]
 async fn ban_stands_for_a_request_that_redis_admits_after_a_loss() {
-    let Two { redis, ours, our_bans, .. } = Two::start().await;
+    let Two { redis, ours, our_bans, .. } = Two::on(Redis::start().await).await;
     our_bans.impose("alice", HOUR, "spam").await.unwrap();
     redis.run::<()>(&["FLUSHALL"]).await;
     // Redis counts it before the loss is noticed, and its reply is read later.
@@ -319,7 +313,7 @@ async fn ban_of_another_process_is_the_same_after_a_restart() {
 #[tokio::test]
 async fn ban_outlives_a_flush() {
     for (peeks, has_looked) in [(false, false), (true, false), (false, true)] {
-        let Two { redis, ours, our_bans, their_bans, .. } = Two::start().await;
+        let Two { redis, ours, our_bans, their_bans, .. } = Two::on(Redis::start().await).await;
         assert!(admit(&ours, "mallory").await);
         ban("mallory", &our_bans, &ours).await;
         ban("trudy", &their_bans, &ours).await;
@@ -347,7 +341,7 @@ async fn ban_outlives_a_flush() {
 /// Redis is flushed, and before this process has noticed another one lifts a ban, and imposes one for less.
 #[tokio::test]
 async fn ban_outlives_a_flush_unless_it_was_lifted_since() {
-    let Two { redis, ours, our_bans, their_bans, .. } = Two::start().await;
+    let Two { redis, ours, our_bans, their_bans, .. } = Two::on(Redis::start().await).await;
     for user in ["mallory", "oscar"] {
         our_bans.impose(user, HOUR, "spam").await.unwrap();
     }
@@ -411,7 +405,7 @@ async fn ban_lifted_elsewhere_is_over_for_a_user_of_few_rights() {
 /// The reply to who meets a ban is read after Redis has lost it.
 #[tokio::test]
 async fn ban_that_is_lost_before_its_reply_is_read_is_written_back() {
-    let Two { redis, ours, their_bans, .. } = Two::start().await;
+    let Two { redis, ours, their_bans, .. } = Two::on(Redis::start().await).await;
     assert!(admit(&ours, "alice").await);
     their_bans.impose("mallory", HOUR, "spam").await.unwrap();
     let looks = redis.call_count("hmget").await;
@@ -429,7 +423,7 @@ async fn ban_that_is_lost_before_its_reply_is_read_is_written_back() {
 /// Redis has lost a ban that made an earlier one longer: the master had not sent it to the replica.
 #[tokio::test]
 async fn longer_ban_outlives_a_loss_that_leaves_the_shorter_one() {
-    let Two { redis, ours, our_bans, .. } = Two::start().await;
+    let Two { redis, ours, our_bans, .. } = Two::on(Redis::start().await).await;
     assert!(admit(&ours, "mallory").await);
     let record = "tsw:{=mallory}:user:ban";
     our_bans.impose("mallory", Duration::from_secs(10), "spam").await.unwrap();

@@ -1,6 +1,8 @@
 //! Random histories of two processes with outages, lost replies and losses of data. When all is well again, Redis has
 //! what was admitted and not cancelled since, and nothing else.
 
+use std::cell::Cell;
+
 use crate::*;
 
 /// How many histories are played, unless `HISTORIES` is set.
@@ -219,25 +221,18 @@ impl History {
     }
 }
 
-#[test]
-fn redis_ends_with_what_was_admitted() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redis_ends_with_what_was_admitted() {
     let end = std::env::var("HISTORIES").map_or(HISTORIES, |count| count.parse().unwrap());
-    let next = AtomicU64::new(0);
-    let play = || {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        loop {
-            let seed = next.fetch_add(1, Ordering::SeqCst);
-            if seed >= end {
-                return;
+    let next = Cell::new(0);
+    let play = async |()| {
+        while next.get() < end {
+            let mut history = History::new(next.replace(next.get() + 1)).await;
+            for _ in 0..STEPS {
+                history.step().await;
             }
-            runtime.block_on(async {
-                let mut history = History::new(seed).await;
-                for _ in 0..STEPS {
-                    history.step().await;
-                }
-                history.end().await;
-            });
+            history.end().await;
         }
     };
-    thread::scope(|scope| (0..16).for_each(|_| _ = scope.spawn(play)));
+    join_all([(); 16].map(play)).await;
 }
