@@ -252,9 +252,8 @@ async fn slot_that_has_moved_is_found_beside_a_silent_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newcomer_that_restarts_empty_never_over_admits() {
     for is_connected in [true, false] {
-        let mut cluster = Cluster::start().await;
+        let Nodes { mut cluster, limiter, .. } = Nodes::start(5).await;
         let new = cluster.add_primary().await;
-        let limiter = limiter(user(5), &store(cluster.servers()).await);
         if is_connected {
             cluster.begin_to_move(LOG, new).await;
         }
