@@ -602,14 +602,16 @@ async fn replaced_node_never_over_admits_and_keeps_bans() {
 /// The first node hangs, and executes the check later. Or the later one hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn open_request_is_in_all_logs_or_in_none() {
-    let mut nodes = Nodes::start(1).await;
-    nodes.limiter = nodes.limiter.failure_policy(FailurePolicy::Open);
+    let nodes = Nodes::start(1).await;
+    let open = nodes.limiter.clone().failure_policy(FailurePolicy::Open);
     let node = nodes.of_alice();
     // It has the script, and the first call that waits there is run.
-    assert!(nodes.check([(&many(), "alice")]).await.is_admitted());
+    assert!(open.check_all([(&many(), "alice")]).await.unwrap().is_admitted());
+    let logs = [(&nodes.user, "alice"), (&nodes.ip, "bob")];
+    let both = async || open.check_all(logs).await.unwrap().decided_by();
     let before = node.call_count("zadd").await;
     node.signal("STOP");
-    assert_eq!(nodes.both().await.decided_by(), DecidedBy::FailurePolicy);
+    assert_eq!(both().await, DecidedBy::FailurePolicy);
     node.signal("CONT");
     eventually("the user has a place again", async || {
         sleep(Duration::from_millis(500)).await;
@@ -619,7 +621,7 @@ async fn open_request_is_in_all_logs_or_in_none() {
     let later = node.call_count("zadd").await;
     assert!(later > before, "it had the request");
     pause(nodes.of_bob(), 1_000).await;
-    assert_eq!(nodes.both().await.decided_by(), DecidedBy::FailurePolicy);
+    assert_eq!(both().await, DecidedBy::FailurePolicy);
     assert!(node.call_count("zadd").await > later, "it had this one, too");
     node.has_entries(LOG, 0).await;
     nodes.of_bob().has_entries(BOBS, 0).await;
