@@ -126,8 +126,7 @@ async fn no_check_overtakes_the_reconciliation() {
             tokio::spawn(async move { limiter.check(format!("{round}-{key}")).await })
         });
         let decisions = join_all(checks.collect::<Vec<_>>()).await;
-        let is_admitted = |it: &Decision| it.is_admitted();
-        let more = decisions.iter().flatten().flatten().filter(|it| is_admitted(it));
+        let more = decisions.iter().flatten().flatten().filter(|it| it.is_admitted());
         assert_eq!(more.count(), 0, "round {round}");
     }
 }
