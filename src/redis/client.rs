@@ -4,27 +4,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, Pipeline, Value};
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::cluster::{Cluster, USUAL_PAUSE};
+use super::cluster::{Cluster, Node, USUAL_PAUSE};
+use super::connection::Connection;
 use super::keys::Keys;
 use super::reply::Replies;
-use super::request::Request;
+use super::request::{Request, is_redirection};
 use super::scripts::{Script, Scripts};
 use crate::error::{StoreError, task_has_ended};
 use crate::telemetry;
-use crate::time::Pace;
+use crate::time::{Pace, pause_after};
 use crate::window::LogId;
 
 /// The longest wait of a request for its call. A user who waits longer has left.
 pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// The least time between two looks who has which slot, after a call has failed.
+const SHORT_PAUSE: Duration = Duration::from_millis(200);
+/// How long a call follows redirections at most, and waits for a slot of which each node has a part.
+const LONGEST_DETOUR: Duration = Duration::from_millis(200);
+/// The pauses before a call is made again whose slot is on its way to another node.
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Runs scripts and sends other commands. Clones share the connections.
+/// Runs scripts and sends other commands, on a Cluster to the node of the first key. Clones share the connections.
 ///
-/// At most 64 calls to one server are under way, beside those of [`Client::run_many`]. Others wait in
-/// their order, and fail after a second without having been sent: as [`StoreError::Overloaded`], or as
-/// [`StoreError::Unavailable`] if Redis was silent meanwhile.
+/// - At most 64 calls to one server are under way, beside those of [`Client::run_many`]. Others wait in
+///   their order, and fail after a second without having been sent: as [`StoreError::Overloaded`], or as
+///   [`StoreError::Unavailable`] if Redis was silent meanwhile.
+/// - A node that refuses a call because its slot is elsewhere has executed nothing. It is asked who has the slot, and the call
+///   goes there, for at most 0.2 s.
+/// - Somebody looks who has which slot once a second while the store is in use, and more often after a call has failed.
 #[derive(Clone)]
 pub(crate) struct Client {
     pub(super) cluster: Arc<Cluster>,
@@ -62,7 +74,9 @@ impl Client {
             return self.cluster.breaker_of(None).connected().await;
         }
         for log in logs {
-            self.cluster.connected(&self.keys.log(log)).await?;
+            let node = self.node_of(Some(&self.keys.log(log))).await?;
+            let connected = node.breaker.connected().await;
+            connected.inspect_err(|_| self.refresh_slots(SHORT_PAUSE))?;
         }
         Ok(())
     }
@@ -74,7 +88,18 @@ impl Client {
             let breakers = self.cluster.breakers();
             breakers.iter().for_each(|breaker| breaker.verify_data_in_background());
         }
-        self.cluster.refresh_slots(USUAL_PAUSE);
+        self.refresh_slots(USUAL_PAUSE);
+    }
+
+    /// Looks in the background who has which slot, unless the last look was less than a pause ago.
+    fn refresh_slots(&self, pause: Duration) {
+        if self.is_cluster()
+            && self.cluster.pace.is_due(pause)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let cluster = self.cluster.clone();
+            runtime.spawn(async move { cluster.look().await });
+        }
     }
 
     /// Looks whether the server of a log still has its data.
@@ -93,10 +118,14 @@ impl Client {
 
     /// Returns the number of the server that has a log, if a call to it may have logs of several keys.
     pub(crate) fn number_of(&self, log: Option<&LogId>) -> Option<usize> {
-        match self.is_cluster() {
-            true => self.cluster.number_of(&self.keys.log(log?)),
-            false => Some(0),
+        if !self.is_cluster() {
+            return Some(0);
         }
+        let number = self.cluster.number_of(&self.keys.log(log?));
+        if number.is_none() {
+            self.refresh_slots(SHORT_PAUSE);
+        }
+        number.filter(|_| self.cluster.shares_calls())
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -142,17 +171,6 @@ impl Client {
         self.call_in_turn(Request::Command(command.clone())).await
     }
 
-    /// Sends a request to its server, and waits for the reply. A server that lacks the script gets its text.
-    async fn call(&self, request: &Request) -> Result<Value, StoreError> {
-        let reply = self.cluster.call(request).await;
-        if matches!(&reply, Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT")
-            && let Some(request) = request.with_text()
-        {
-            return self.cluster.call(&request).await;
-        }
-        reply
-    }
-
     /// Makes a call in a task of its own: a caller that does not poll its future, or drops it, holds
     /// none of the places under way. A caller that has gone before its turn sends nothing.
     async fn call_in_turn(&self, request: Request) -> Result<Value, StoreError> {
@@ -174,6 +192,71 @@ impl Client {
             let _ = caller.send(result);
         });
         reply.await.unwrap_or_else(|_| Err(task_has_ended()))
+    }
+
+    /// Sends a request to its server, and waits for the reply. A server that lacks the script gets its text.
+    async fn call(&self, request: &Request) -> Result<Value, StoreError> {
+        let reply = self.call_node(request).await;
+        if matches!(&reply, Err(StoreError::Refused { code, .. }) if code == "NOSCRIPT")
+            && let Some(request) = request.with_text()
+        {
+            return self.call_node(&request).await;
+        }
+        reply
+    }
+
+    /// Sends a request to the node of its first key, or to any node if it has none, and follows redirections.
+    async fn call_node(&self, request: &Request) -> Result<Value, StoreError> {
+        let name = request.key();
+        let mut node = self.node_of(name).await?;
+        let (mut end, mut refusals, mut is_asking) = (None, 0, false);
+        loop {
+            let slots = self.cluster.slots.load_full();
+            let call = async |it: Connection| request.send(it.asking(is_asking)).await;
+            let result = node.breaker.call(call).await;
+            let Err(error) = &result else { return result };
+            let (code, message) = match error {
+                StoreError::Refused { code, message } if self.is_cluster() => (&**code, &**message),
+                _ => ("", ""),
+            };
+            // From the first refusal on: the way to the node may take longer than that.
+            let now = Instant::now();
+            if !is_redirection(code) || now >= *end.get_or_insert(now + LONGEST_DETOUR) {
+                self.refresh_slots(SHORT_PAUSE);
+                return result;
+            }
+            is_asking = code == "ASK";
+            if is_asking {
+                node = self.cluster.node_at(message, &node)?;
+                continue;
+            }
+            if code == "MOVED" {
+                // Whoever refuses it knows who has the slots.
+                self.cluster.ask_once(&node, &slots).await;
+            }
+            sleep(pause_after(refusals, FIRST_PAUSE, LONGEST_PAUSE)).await;
+            refusals += 1;
+            node = self.node_of(name).await?;
+        }
+    }
+
+    /// Returns the node of a Redis key, or any node.
+    async fn node_of(&self, name: Option<&[u8]>) -> Result<Arc<Node>, StoreError> {
+        let cluster = &self.cluster;
+        let slots = cluster.slots.load_full();
+        let Some(name) = name.filter(|_| self.is_cluster()) else {
+            let connected = slots.nodes.iter().find(|node| node.breaker.is_connected());
+            return Ok(connected.unwrap_or(&slots.nodes[0]).clone());
+        };
+        if let Some(node) = slots.node_of(name) {
+            return Ok(node.clone());
+        }
+        match slots.numbers.is_empty() {
+            true => cluster.ask_once(&slots.nodes[0], &slots).await,
+            // Nobody has the slot.
+            false => self.refresh_slots(SHORT_PAUSE),
+        }
+        cluster.slots.load().node_of(name).cloned().ok_or(StoreError::Unavailable)
     }
 }
 

@@ -6,47 +6,35 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ahash::RandomState;
-use arc_swap::{ArcSwap, Guard};
-use redis::Value;
+use arc_swap::ArcSwap;
 use redis::cluster_routing::Slot;
-use tokio::runtime::Handle;
 use tokio::sync::Mutex as AsyncMutex;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::circuit_breaker::CircuitBreaker;
 use super::connect::first_success;
 use super::connection::Connection;
 use super::reply;
-use super::request::{Request, is_redirection};
+use super::request::Request;
 use super::servers::Kind;
 use super::view::{Primary, View};
 use super::{Health, Keys, RedisServers};
 use crate::error::StoreError;
 use crate::telemetry;
-use crate::time::{Pace, pause_after};
+use crate::time::Pace;
 
 /// How long the nodes are taken to be as they were, while none fails.
 pub(super) const USUAL_PAUSE: Duration = Duration::from_secs(1);
-/// The same after a call has failed.
-const SHORT_PAUSE: Duration = Duration::from_millis(200);
-/// How long a call follows redirections at most, and waits for a slot of which each node has a part.
-const LONGEST_DETOUR: Duration = Duration::from_millis(200);
-/// The pauses before a call is made again whose slot is on its way to another node.
-const FIRST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// A Redis Cluster, or another server as one node that has all keys.
 ///
 /// Each primary has a connection with a circuit breaker of its own, just as a single server has. So a node that fails,
 /// hangs or is slow concerns the keys of its slots alone.
 ///
-/// - The nodes are asked who has which slot when one says that a slot has moved, once a second while the store is in use,
-///   and more often after a call has failed. One is asked that replies. At first, and at most once a second if no known node
+/// - One node is asked who has which slot, one that replies. At first, and at most once a second if no known node
 ///   replies, the servers are asked that the application has named: all at once, as one node that is wherever the first reply
 ///   comes from.
-/// - A node that refuses a call because its slot is elsewhere has executed nothing. The call goes to the node that it
-///   names, for at most 0.2 s.
 /// - A node that has no slots any more was replaced by another one, maybe without its last writes. That is a loss of data.
 ///   It is recorded before a call goes to the other node.
 /// - A server that was named, or has the address of a node, may be one of another Cluster by now. At the address of a node it
@@ -67,7 +55,7 @@ pub(crate) struct Cluster {
     pub(super) response_timeout: Duration,
     health: Health,
     pub(super) keys: Keys,
-    slots: ArcSwap<Slots>,
+    pub(super) slots: ArcSwap<Slots>,
     /// Whether a node refuses keys of another one, unlike some proxies. Otherwise a call that declares no keys could make
     /// logs in the wrong place.
     is_strict: AtomicBool,
@@ -75,30 +63,30 @@ pub(crate) struct Cluster {
     question: AsyncMutex<()>,
     /// Who is asked next. At first any of them, so that not all processes ask the same.
     turn: AtomicUsize,
-    /// When somebody was asked last.
-    pace: Pace,
+    /// When a look was begun last.
+    pub(super) pace: Pace,
     /// When the servers that the application has named were asked last.
     named_pace: Pace,
 }
 
 /// A primary of a Cluster, or the servers that the application has named.
-struct Node {
+pub(super) struct Node {
     /// Its address, and its identity in the Cluster if that is known.
     primary: Primary,
-    breaker: Arc<CircuitBreaker>,
+    pub(super) breaker: Arc<CircuitBreaker>,
     /// Whether a redirection has named it since the last look.
     is_named: AtomicBool,
 }
 
 /// Which node has which slot.
 #[derive(Clone, Default)]
-struct Slots {
+pub(super) struct Slots {
     view: View,
     /// Those that have slots, and those to which slots are on their way. Until they are known, the servers that the application
     /// has named.
-    nodes: Vec<Arc<Node>>,
+    pub(super) nodes: Vec<Arc<Node>>,
     /// The number of the node of each slot.
-    numbers: HashMap<Slot, usize, RandomState>,
+    pub(super) numbers: HashMap<Slot, usize, RandomState>,
 }
 
 impl Cluster {
@@ -158,121 +146,40 @@ impl Cluster {
         name.and_then(|name| slots.node_of(name)).unwrap_or(&slots.nodes[0]).breaker.clone()
     }
 
-    /// Looks in the background who has which slot, unless the last look was less than a pause ago.
-    pub(super) fn refresh_slots(self: &Arc<Self>, pause: Duration) {
-        if self.has_slots()
-            && self.pace.is_due(pause)
-            && let Ok(runtime) = Handle::try_current()
-        {
-            let cluster = self.clone();
-            runtime.spawn(async move {
-                let slots = cluster.slots.load_full();
-                // A known node to which there is a connection, or those that were named.
-                let nodes = slots.nodes.iter().filter(|node| node.breaker.is_connected());
-                let nodes: Vec<_> = nodes.collect();
-                let turn = cluster.turn.load(Ordering::Relaxed) % (nodes.len() + 1);
-                let is_of_use = match nodes.get(turn) {
-                    Some(node) => cluster.ask(node, &slots).await.unwrap_or(false),
-                    None => {
-                        if cluster.named_pace.is_due(USUAL_PAUSE) {
-                            let named = cluster.named_servers();
-                            if named.breaker.connect().await.is_ok() {
-                                let _ = cluster.ask(&named, &slots).await;
-                            }
-                        }
-                        // The next time a known one: of those that were named one may be gone for good.
-                        false
+    /// Looks who has which slot, as a known node says to which there is a connection, or one of those that were named.
+    pub(super) async fn look(&self) {
+        let slots = self.slots.load_full();
+        let nodes = slots.nodes.iter().filter(|node| node.breaker.is_connected());
+        let nodes: Vec<_> = nodes.collect();
+        let turn = self.turn.load(Ordering::Relaxed) % (nodes.len() + 1);
+        let is_of_use = match nodes.get(turn) {
+            Some(node) => self.ask(node, &slots).await.unwrap_or(false),
+            None => {
+                if self.named_pace.is_due(USUAL_PAUSE) {
+                    let named = self.named_servers();
+                    if named.breaker.connect().await.is_ok() {
+                        let _ = self.ask(&named, &slots).await;
                     }
-                };
-                cluster.turn.store(turn + usize::from(!is_of_use), Ordering::Relaxed);
-            });
-        }
-    }
-
-    /// Returns the number of the node that has a Redis key, if it is known and refuses the keys of others: it may be the number of
-    /// another one when slots move.
-    pub(super) fn number_of(self: &Arc<Self>, name: &[u8]) -> Option<usize> {
-        let slots = self.slots.load();
-        let number = slots.number_of(name);
-        if number.is_none() {
-            self.refresh_slots(SHORT_PAUSE);
-        }
-        number.filter(|_| slots.nodes.len() == 1 || self.is_strict.load(Ordering::Relaxed))
-    }
-
-    /// Waits for a connection to the node of a Redis key as a call does.
-    pub(super) async fn connected(self: &Arc<Self>, name: &[u8]) -> Result<(), StoreError> {
-        let node = self.node_of(Some(name)).await?;
-        let connected = node.breaker.connected().await;
-        if connected.is_err() {
-            self.refresh_slots(SHORT_PAUSE);
-        }
-        connected
-    }
-
-    /// Sends a request to the node of its first key, or to any node if it has none, and waits for the reply.
-    pub(super) async fn call(self: &Arc<Self>, request: &Request) -> Result<Value, StoreError> {
-        if !self.has_slots() {
-            return self.breaker_of(None).call(async |it| request.send(it).await).await;
-        }
-        let name = request.key();
-        let (mut end, mut refusals) = (None, 0);
-        let mut node = self.node_of(name).await?;
-        let mut is_asking = false;
-        loop {
-            let slots = self.slots.load_full();
-            let call = async |it: Connection| request.send(it.asking(is_asking)).await;
-            let result = node.breaker.call(call).await;
-            let Err(error) = &result else { return result };
-            let (code, message) = match error {
-                StoreError::Refused { code, message } => (code.as_str(), message.as_str()),
-                _ => ("", ""),
-            };
-            // From the first refusal on: the way to the node may take longer than that.
-            let now = Instant::now();
-            if !is_redirection(code) || now >= *end.get_or_insert(now + LONGEST_DETOUR) {
-                self.refresh_slots(SHORT_PAUSE);
-                return result;
+                }
+                // The next time a known one: of those that were named one may be gone for good.
+                false
             }
-            is_asking = code == "ASK";
-            if code == "MOVED" {
-                // Whoever refuses it knows who has the slots.
-                self.ask_once(&node, &slots).await;
-            }
-            if !is_asking {
-                sleep(pause_after(refusals, FIRST_PAUSE, LONGEST_PAUSE)).await;
-                refusals += 1;
-            }
-            node = match code {
-                "TRYAGAIN" => self.node_of(name).await?,
-                _ => self.node_at(message, is_asking, &node)?,
-            };
-        }
-    }
-
-    /// Returns the node of a Redis key, or any node.
-    async fn node_of(self: &Arc<Self>, name: Option<&[u8]>) -> Result<Arc<Node>, StoreError> {
-        let slots = self.slots.load();
-        let is_there = |node: &&Arc<Node>| node.breaker.is_connected();
-        let node = match name {
-            Some(name) => slots.node_of(name),
-            None => slots.nodes.iter().find(is_there).or(slots.nodes.first()),
         };
-        if let Some(node) = node {
-            return Ok(node.clone());
-        }
-        let slots = Guard::into_inner(slots);
-        match slots.numbers.is_empty() {
-            true => self.ask_once(&slots.nodes[0], &slots).await,
-            // Nobody has the slot.
-            false => self.refresh_slots(SHORT_PAUSE),
-        }
-        let slots = self.slots.load();
-        name.and_then(|name| slots.node_of(name)).cloned().ok_or(StoreError::Unavailable)
+        self.turn.store(turn + usize::from(!is_of_use), Ordering::Relaxed);
+    }
+
+    /// Returns the number of the node that has a Redis key, if it is known: it may be the number of another one when slots move.
+    pub(super) fn number_of(&self, name: &[u8]) -> Option<usize> {
+        self.slots.load().number_of(name)
+    }
+
+    /// Returns whether a call may have keys of several slots of one node, without declaring them.
+    pub(super) fn shares_calls(&self) -> bool {
+        self.is_strict.load(Ordering::Relaxed) || self.slots.load().nodes.len() == 1
     }
 
     /// Asks a node who has which slot, unless somebody has asked since.
-    async fn ask_once(&self, node: &Node, seen: &Arc<Slots>) {
+    pub(super) async fn ask_once(&self, node: &Node, seen: &Arc<Slots>) {
         let _turn = timeout(self.response_timeout, self.question.lock()).await;
         if Arc::ptr_eq(seen, &self.slots.load()) {
             // Boxed to keep the future of every call small.
@@ -280,13 +187,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the node that a redirection names. `is_asking` says whether the other node has a part of its slot still.
-    fn node_at(
-        &self,
-        message: &str,
-        is_asking: bool,
-        from: &Node,
-    ) -> Result<Arc<Node>, StoreError> {
+    /// Returns the node that is about to get a slot, as the one says that has the slot.
+    pub(super) fn node_at(&self, message: &str, from: &Node) -> Result<Arc<Node>, StoreError> {
         let named = message.rsplit(' ').next().unwrap_or_default().rsplit_once(':');
         let port = named.and_then(|(_, port)| port.parse().ok());
         let (Some((host, _)), Some(port)) = (named, port) else {
@@ -302,13 +204,9 @@ impl Cluster {
         let node = self.make_node((address, None), self.keys.mark());
         let mut all = Slots::clone(&slots);
         all.nodes.push(node.clone());
-        if !is_asking {
-            // It may have replaced another one, and nobody has said so.
-            self.health.record_loss();
-        }
         if !Arc::ptr_eq(&slots, &self.slots.compare_and_swap(&slots, Arc::new(all))) {
             // Another call may have made it meanwhile.
-            return self.node_at(message, is_asking, from);
+            return self.node_at(message, from);
         }
         Ok(node)
     }
@@ -411,7 +309,7 @@ impl Slots {
         self.numbers.get(&Slot::for_key(name)).copied()
     }
 
-    fn node_of(&self, name: &[u8]) -> Option<&Arc<Node>> {
+    pub(super) fn node_of(&self, name: &[u8]) -> Option<&Arc<Node>> {
         self.number_of(name).map(|number| &self.nodes[number])
     }
 
@@ -446,6 +344,7 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use test_support::Redis;
+    use tokio::time::{Instant, sleep};
 
     use super::*;
 
@@ -474,7 +373,7 @@ mod tests {
         know(&cluster, servers.each_ref().map(Redis::port), name);
         let slots = cluster.slots.load_full();
         assert!(!slots.nodes[0].refuses_keys_of_others(&slots).await);
-        assert_eq!(cluster.number_of(name), None);
+        assert!(!cluster.shares_calls());
     }
 
     /// All but one of many nodes have other addresses at once, or all have.
@@ -494,8 +393,8 @@ mod tests {
             let began = Instant::now();
             while cluster.slots.load().nodes.len() != 3 {
                 assert!(began.elapsed() < Duration::from_secs(2), "{is_one_there}");
-                cluster.refresh_slots(SHORT_PAUSE);
-                sleep(Duration::from_millis(10)).await;
+                cluster.look().await;
+                sleep(Duration::from_millis(200)).await;
             }
         }
     }
@@ -507,7 +406,7 @@ mod tests {
         let cluster = cluster(&[real.nodes[0].url()]);
         cluster.connect().await.unwrap();
         let first = cluster.slots.load().nodes[0].clone();
-        cluster.node_at("ASK 1 127.0.0.1:1", true, &first).unwrap();
+        cluster.node_at("ASK 1 127.0.0.1:1", &first).unwrap();
         for nodes in [4, 3, 3] {
             let slots = cluster.slots.load_full();
             assert!(cluster.ask(&first, &slots).await.unwrap());
