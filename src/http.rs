@@ -11,7 +11,6 @@ mod rejection;
 mod rule;
 mod service;
 mod span;
-mod wait;
 
 pub use body::ResponseBody;
 pub use config::{MissingKey, Muted, OnBan};

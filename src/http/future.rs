@@ -22,10 +22,10 @@ use super::config::{Config, Muted, OnBan};
 use super::counted::Counted;
 use super::headers::RateLimitHeaders;
 use super::rejection::Rejection;
-use super::wait::{Wait, wait};
 use crate::error::StoreError;
 use crate::store::{PendingCheck, Permit, conclude, may_have_counted};
 use crate::telemetry;
+use crate::waiting::{Bounds, NotAdmitted, deny_behind, until_admitted};
 use crate::window::{Admitted, Check, DecidedBy, Decision, Denied, LogId, Outcome, Usage};
 
 pin_project! {
@@ -47,7 +47,7 @@ pin_project! {
     {
         /// The store decides.
         Deciding { check: PendingCheck, request: Option<Parked<S, ReqBody>> },
-        /// The request waits for room.
+        /// The request waits for room. The wait ends with its head.
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         /// The inner service handles the request.
         Calling { #[pin] response: S::Future, after: Option<AfterResponse> },
@@ -65,6 +65,11 @@ impl<S: Service<Request<ReqBody>>, ReqBody> fmt::Debug for ResponseFuture<S, Req
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
+
+type Wait = Pin<Box<dyn Future<Output = (Parts, WaitResult)> + Send>>;
+
+/// How a wait has ended. There is no decision if no rule applies to the request any more.
+type WaitResult = Result<Option<Decision>, Rejection>;
 
 const COMPLETED: &str = "polled after completion";
 
@@ -98,7 +103,11 @@ where
     fn start(self) -> State<S, ReqBody> {
         match self.config.check(&self.head) {
             Ok(Some(check)) if self.config.waits() => {
-                let wait = wait(check, self.head, self.config.clone());
+                let (head, config) = (self.head, self.config.clone());
+                let wait = Box::pin(async move {
+                    let waited = wait(check, &head, &config).await;
+                    (head, waited)
+                });
                 State::Waiting { wait, rest: Some((self.inner, self.body, self.config)) }
             }
             Ok(Some(check)) => self.ask(check),
@@ -200,6 +209,27 @@ where
             report_double_count(outer, &mut self.head.extensions, &self.config);
         }
     }
+}
+
+/// Waits until a request is admitted, or denies it. If the future is dropped, the request does not count.
+async fn wait(check: Check, head: &Parts, config: &Config) -> WaitResult {
+    // Anew, because policies may have been replaced.
+    let again =
+        || -> Result<Check, Option<Rejection>> { config.check(head).map_err(Some)?.ok_or(None) };
+    let bounds = Bounds::new(config.max_wait, config.max_waiters);
+    let first = check.clone();
+    let decided = match until_admitted(&config.waiting, &config.store, first, again, bounds).await {
+        Ok(admitted) => Ok(Decision::Admitted(admitted)),
+        Err(NotAdmitted::Stopped(rejection)) => return rejection.map_or(Ok(None), Err),
+        Err(NotAdmitted::Denied(denied) | NotAdmitted::TooManyWaiters(_, Some(denied))) => {
+            Ok(Decision::Denied(denied))
+        }
+        Err(NotAdmitted::TooManyWaiters(_, None)) => {
+            deny_behind(&config.waiting, &config.store, check).await
+        }
+        Err(NotAdmitted::Store(error)) => Err(error),
+    };
+    decided.map(Some).map_err(Rejection::StoreFailed)
 }
 
 /// What is left to do when the inner service has handled a request.

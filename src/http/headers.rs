@@ -45,10 +45,7 @@ use crate::window::{QuotaState, Usage};
 /// at any times within `t`, under a [budget](crate::Policy::budget) as many as cost `r` together. After `t` there may be
 /// fewer than `q` places, because each place comes free a window after its own request. Each response has the next pair.
 ///
-/// A [budget of bytes](crate::Policy::byte_budget) has `qu="content-bytes"`.
-/// A policy that counts requests [in flight](crate::Policy::in_flight) has `qu="concurrent-requests"` in place of
-/// `w`, and no `t`. One that counts [distinct](crate::Policy::distinct) values has no item, because the draft has no
-/// unit for them. [The guide](crate::docs::responses#fields-of-other-kinds-of-policies) has an example.
+/// The guide has the fields of [other kinds of policies](crate::docs::responses#fields-of-other-kinds-of-policies).
 ///
 /// ## The state of the draft
 ///

@@ -99,8 +99,9 @@ impl IpExtractor {
     /// # Errors
     ///
     /// [`PrefixLengthError`] if the length is 0 or above 128.
-    pub fn try_ipv6_prefix(self, length: u8) -> Result<Self, PrefixLengthError> {
-        Ok(Self { networks: self.networks.ipv6(length)?, ..self })
+    pub fn try_ipv6_prefix(mut self, length: u8) -> Result<Self, PrefixLengthError> {
+        self.networks.ipv6 = prefix(6, length, IPV6_BITS)?;
+        Ok(self)
     }
 
     /// Sets the length of the network of an IPv4 address, from 1 to 32. Defaults to 32. It also applies
@@ -119,8 +120,9 @@ impl IpExtractor {
     /// # Errors
     ///
     /// [`PrefixLengthError`] if the length is 0 or above 32.
-    pub fn try_ipv4_prefix(self, length: u8) -> Result<Self, PrefixLengthError> {
-        Ok(Self { networks: self.networks.ipv4(length)?, ..self })
+    pub fn try_ipv4_prefix(mut self, length: u8) -> Result<Self, PrefixLengthError> {
+        self.networks.ipv4 = prefix(4, length, IPV4_BITS)?;
+        Ok(self)
     }
 
     /// Returns the key of an address, such as for [`Bans::lift`](crate::Bans::lift). It is that of
@@ -195,11 +197,17 @@ impl FromStr for TrustedProxies {
             part.parse::<IpNet>()
                 .map(canonical)
                 .or_else(|_| part.parse::<IpAddr>().map(|ip| IpNet::from(ip.to_canonical())))
-                .map_err(|_| Mistake::Malformed { text: part.to_owned() })
+                .map_err(|_| {
+                    format!("{part:?} is neither an IP address nor a network such as 10.0.0.0/8")
+                })
         };
-        let nets = text.split(',').map(net).collect::<Result<Vec<_>, _>>()?;
+        let nets: Vec<_> =
+            text.split(',').map(net).collect::<Result<_, _>>().map_err(TrustedProxiesError)?;
         match everyone_in(&nets) {
-            Some(version) => Err(Mistake::Everyone { version }.into()),
+            Some(version) => Err(TrustedProxiesError(format!(
+                "together they hold all IPv{version} addresses, so every client could name its own \
+                 address: name the proxies only"
+            ))),
             None => Ok(Self(nets)),
         }
     }
@@ -207,19 +215,8 @@ impl FromStr for TrustedProxies {
 
 /// The error of [`TrustedProxies`] that are malformed, or that hold all addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(transparent)]
-pub struct TrustedProxiesError(#[from] Mistake);
-
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-enum Mistake {
-    #[error("{text:?} is neither an IP address nor a network such as 10.0.0.0/8")]
-    Malformed { text: String },
-    #[error(
-        "together they hold all IPv{version} addresses, so every client could name its own address: \
-         name the proxies only"
-    )]
-    Everyone { version: u8 },
-}
+#[error("{0}")]
+pub struct TrustedProxiesError(String);
 
 /// Returns the version of IP of which the networks together hold every address that a client can have.
 fn everyone_in(nets: &[IpNet]) -> Option<u8> {
@@ -296,20 +293,6 @@ impl Networks {
     /// A /64 is the smallest IPv6 network that a provider assigns to a customer.
     pub(super) const DEFAULT: Self = Self { ipv4: IPV4_BITS, ipv6: 64 };
 
-    const fn ipv4(self, length: u8) -> Result<Self, PrefixLengthError> {
-        match length {
-            1..=IPV4_BITS => Ok(Self { ipv4: length, ..self }),
-            _ => Err(PrefixLengthError { version: 4, length, longest: IPV4_BITS }),
-        }
-    }
-
-    const fn ipv6(self, length: u8) -> Result<Self, PrefixLengthError> {
-        match length {
-            1..=IPV6_BITS => Ok(Self { ipv6: length, ..self }),
-            _ => Err(PrefixLengthError { version: 6, length, longest: IPV6_BITS }),
-        }
-    }
-
     /// Returns the key of an address. An IPv4-mapped address counts as the IPv4 address.
     pub(super) fn key(self, address: IpAddr) -> Key {
         let length = |ip: &IpAddr| if ip.is_ipv4() { self.ipv4 } else { self.ipv6 };
@@ -317,6 +300,14 @@ impl Networks {
             IpAddr::V4(ip) if self.ipv4 == IPV4_BITS => Key::of_text(format_args!("{ip}")),
             ip => Key::of_text(format_args!("{}", IpNet::new_assert(ip, length(&ip)).trunc())),
         }
+    }
+}
+
+/// Returns the length of a network, if an address of this version can have it.
+const fn prefix(version: u8, length: u8, longest: u8) -> Result<u8, PrefixLengthError> {
+    match 1 <= length && length <= longest {
+        true => Ok(length),
+        false => Err(PrefixLengthError { version, length, longest }),
     }
 }
 

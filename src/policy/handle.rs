@@ -13,14 +13,13 @@ use crate::error::or_panic;
 /// layer that has a clone. A decision uses the policy that was set when the decision began, never a
 /// mixture.
 ///
-/// The logs stay, so a new limit counts the requests that were admitted under the old one. They also stay
-/// if the windows become shorter: the handle keeps its [retention](Policy::retention). A window that is
-/// longer than the retention begins new, empty logs, and the returned [`PolicyChange`] says so:
-/// [`Policy::keep_for`] avoids that. A process that starts with the policy of the shorter windows has logs of its own, and counts
-/// separately, unless both have `keep_for`: the change says so, too. Name a policy that changes, for logs without a name are
-/// those of its first quotas. A handle with `keep_for` has that retention for all shorter windows, so
-/// that the way back from a longer one begins new logs, too. While the servers of a fleet are being changed
-/// one after the other, those with the old and those with the new logs count separately. Bans stay in any case.
+/// The logs stay, so a new limit counts the requests that were admitted under the old one, and bans stay in any case. A
+/// window that is longer than the [retention](Policy::retention) begins new, empty logs, and the returned
+/// [`PolicyChange`] says so: [`Policy::keep_for`] avoids that. The handle keeps its retention if the windows become
+/// shorter. A process that starts with such a policy has logs of its own, and counts separately, unless both have
+/// `keep_for`: the change says so, too. [The guide](crate::docs::configuration) has a table. Name a policy that changes,
+/// for logs without a name are those of its first quotas. While the servers of a fleet are being changed one after the
+/// other, those with the old and those with the new logs count separately.
 ///
 /// [`Policies`](super::Policies) is a set of handles, all of which a configuration replaces at once.
 ///

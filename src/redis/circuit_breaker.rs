@@ -143,7 +143,7 @@ impl CircuitBreaker {
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
         let number = self.state.borrow().number;
         let connection = self.make_connection().await?;
-        self.conclude(number, Ok(connection));
+        self.find(number, connection);
         Ok(())
     }
 
@@ -276,42 +276,35 @@ impl CircuitBreaker {
         *state = State { number, connection: None, since, failures, task };
     }
 
-    /// Takes note of the result of an attempt. Returns whether its task is over.
-    fn conclude(&self, number: u64, result: Result<Connection, StoreError>) -> bool {
-        let (mut error, mut is_over) = (None, true);
-        let is_needed = self.state.send_if_modified(|state| {
-            if state.number != number || state.connection.is_some() {
-                return false;
+    /// Changes the state, if the connection of this number is still being made.
+    fn change(&self, number: u64, change: impl FnOnce(&mut State)) -> bool {
+        self.state.send_if_modified(|state| {
+            let is_needed = state.number == number && state.connection.is_none();
+            if is_needed {
+                state.since = Instant::now();
+                change(state);
             }
-            state.since = Instant::now();
-            match result {
-                Ok(connection) => state.connection = Some(connection),
-                Err(failure) => {
-                    state.failures = state.failures.max(1) + 1;
-                    (error, is_over) = (Some(failure), false);
-                }
-            }
-            true
-        });
-        if let Some(error) = error {
-            self.report_lost(&error);
-        } else if is_needed {
-            self.report_found();
-        }
-        is_over
+            is_needed
+        })
     }
 
     /// Takes note that a task begins an attempt: calls wait for it from now on. Returns how many have failed.
-    fn begin_attempt(&self, number: u64) -> u32 {
-        let mut failures = 0;
-        self.state.send_if_modified(|state| {
-            if state.number == number && state.connection.is_none() {
-                state.since = Instant::now();
-            }
-            failures = state.failures;
-            false
-        });
+    fn begin_attempt(&self, number: u64) -> Option<u32> {
+        let mut failures = None;
+        self.change(number, |state| failures = Some(state.failures));
         failures
+    }
+
+    fn find(&self, number: u64, connection: Connection) {
+        if self.change(number, |state| state.connection = Some(connection)) {
+            self.report_found();
+        }
+    }
+
+    fn fail(&self, number: u64, error: &StoreError) {
+        if self.change(number, |state| state.failures = state.failures.max(1) + 1) {
+            self.report_lost(error);
+        }
     }
 
     /// Takes note of the server behind the connection, which may be new. Records a loss if it is not the one of before, or has
@@ -409,13 +402,15 @@ impl CircuitBreaker {
 async fn connect_in_background(breaker: Weak<CircuitBreaker>, number: u64) {
     loop {
         // The pause must not keep the circuit breaker alive.
-        let Some(failures) = breaker.upgrade().map(|it| it.begin_attempt(number)) else { return };
+        let failures = breaker.upgrade().and_then(|it| it.begin_attempt(number));
+        let Some(failures) = failures else { return };
         if let Some(failures) = failures.checked_sub(2) {
             sleep(pause_after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
         }
         let Some(breaker) = breaker.upgrade() else { return };
-        if breaker.conclude(number, breaker.make_connection().await) {
-            return;
+        match breaker.make_connection().await {
+            Ok(connection) => return breaker.find(number, connection),
+            Err(error) => breaker.fail(number, &error),
         }
     }
 }

@@ -15,7 +15,7 @@ async fn breaker(server: &Redis, response_timeout: Duration) -> (Arc<CircuitBrea
 async fn call_ends_with_its_connection() {
     let server = Redis::start().await;
     let (breaker, connection) = breaker(&server, Duration::from_secs(600)).await;
-    assert!(breaker.conclude(0, Ok(connection)));
+    breaker.find(0, connection);
     let call = breaker.call(async |_| std::future::pending::<Result<(), _>>().await);
     let give_up = async { breaker.record_result::<()>(0, &Err(StoreError::Timeout)) };
     let both = async { tokio::join!(call, give_up).0 };
