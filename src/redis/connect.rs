@@ -24,6 +24,10 @@ impl RedisServers {
             }
             _ => self.urls.clone(),
         };
+        if let [server] = &servers[..] {
+            // In a task of its own it would wait for a busy runtime twice more.
+            return self.connect_to(server.clone(), mark).await;
+        }
         let connect = |server: ConnectionInfo| {
             let (this, mark) = (self.clone(), mark.to_owned());
             async move { this.connect_to(server, &mark).await }
