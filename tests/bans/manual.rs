@@ -141,9 +141,8 @@ async fn a_ban_by_hand_needs_no_strikes(store: impl Store + Clone) {
     }
     let bans = Bans::new(policy(), store);
     assert!(!bans.lift("mallory").await.unwrap(), "no strike was counted");
-    let ban = bans.impose("trudy", Duration::MAX, "for ever").await.unwrap();
-    let year = Duration::from_secs(365 * 24 * 3600);
-    assert_eq!(ban.remaining, year, "no ban is longer");
+    let longest = bans.impose("trudy", Duration::MAX, "for ever").await.unwrap().remaining;
+    assert_eq!(longest, Duration::from_secs(365 * 24 * 3600));
     assert!(limiter.check("trudy").await.unwrap().usage().banned_for().is_some());
 }
 
@@ -231,14 +230,11 @@ async fn every_key_of_a_ban_expires_after_the_level() {
     let store = redis.store_without_deny_cache().await;
     let limiter = Limiter::new(policy(), store.clone());
     let day = Duration::from_secs(24 * 3600);
-    let lasts_for = async |days: u32| {
-        let ttl_s: u64 = redis.run(&["TTL", "tsw:{=mallory}:user:ban"]).await;
-        assert!(ttl_s > (days * day).as_secs() - 600, "{ttl_s} s are too few");
-    };
+    let ttl_s = async || redis.run::<u64>(&["TTL", "tsw:{=mallory}:user:ban"]).await;
     provoke(&limiter).await;
-    lasts_for(1).await;
+    assert!(ttl_s().await > day.as_secs() - 600);
     Bans::new(policy(), store).impose("mallory", 10 * day, "by hand").await.unwrap();
-    lasts_for(11).await;
+    assert!(ttl_s().await > 11 * day.as_secs() - 600);
     let strikes = "tsw:{=trudy}:user:strikes";
     let fill = "for n = 1, 300 do redis.call('ZADD', KEYS[1], n, n) end";
     redis.run::<()>(&["EVAL", fill, "1", strikes]).await;

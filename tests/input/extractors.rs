@@ -32,15 +32,17 @@ fn header_value() -> impl Strategy<Value = HeaderValue> {
     })
 }
 
-/// Pieces of what the extractors look for, in any order.
+/// Fewer pieces than a number, of those between the bars, in any order.
+fn joined(pieces: &'static str, fewer_than: usize) -> impl Strategy<Value = String> {
+    let pieces: Vec<_> = pieces.split('|').collect();
+    vec(select(pieces), 0..fewer_than).prop_map(|it| it.concat())
+}
+
+/// Pieces of what the extractors look for.
 fn near_miss() -> impl Strategy<Value = HeaderValue> {
-    #[rustfmt::skip]
-    const PIECES: &[&str] = &[
-        "sid", "=", ";", " ", ",", "Bearer", "bearer ", "10.0.0.1", "7.7.7.7", "::1", "[", "]",
-        ":80", "\"", "%", "%zz", "é", "\t", "0", "unknown", "2001:db8:1::1", "sid=x",
-    ];
-    vec(select(PIECES), 0..12)
-        .prop_map(|it| HeaderValue::from_bytes(it.concat().as_bytes()).expect("a header's bytes"))
+    let pieces = "sid|=|;| |,|Bearer|bearer |10.0.0.1|7.7.7.7|::1|[|]|:80|\"|%|%zz|é|\t|0|unknown|\
+                  2001:db8:1::1|sid=x";
+    joined(pieces, 12).prop_map(|it| HeaderValue::from_bytes(it.as_bytes()).expect("a header"))
 }
 
 fn any_header() -> impl Strategy<Value = HeaderValue> {
@@ -79,13 +81,9 @@ fn cookie_line() -> impl Strategy<Value = HeaderValue> {
 
 /// Pieces of a query, of which some make the parameter `user`.
 fn query_text() -> impl Strategy<Value = String> {
-    #[rustfmt::skip]
-    const PIECES: &[&str] = &[
-        "user", "us%65r", "%75ser", "USER", "user%20", "user+", "%ff", "=", "=", "=", "&", "&",
-        ";", "alice", "%61lice", "al%69ce", "bob", "+", "%20", "%2B", "%fe", "%EF%BF%BD",
-        "%C3%A9", "é", "%", "%z", "?",
-    ];
-    vec(select(PIECES), 0..12).prop_map(|it| it.concat())
+    let pieces = "user|us%65r|%75ser|USER|user%20|user+|%ff|=|=|=|&|&|;|alice|%61lice|al%69ce|bob|+|\
+                  %20|%2B|%fe|%EF%BF%BD|%C3%A9|é|%|%z|?";
+    joined(pieces, 12)
 }
 
 fn proxy() -> impl Strategy<Value = IpAddr> {
@@ -117,12 +115,9 @@ fn of_peer(peer: IpAddr) -> Result<Key, KeyError> {
 }
 
 fn claim() -> impl Strategy<Value = String> {
-    #[rustfmt::skip]
-    const PIECES: &[&str] = &[
-        "7.7.7.7", "::1", "2001:db8::7", "::ffff:7.7.7.7", "[", "]", ":", ":80", ":65536", "%1",
-        "%eth0", " ", "\t", "0x7f.1", "07.7.7.7", "1", "unknown", "\"", "for=", "/24", "\u{a0}",
-    ];
-    vec(select(PIECES), 0..5).prop_map(|it| it.concat())
+    let pieces = "7.7.7.7|::1|2001:db8::7|::ffff:7.7.7.7|[|]|:|:80|:65536|%1|%eth0| |\t|0x7f.1|\
+                  07.7.7.7|1|unknown|\"|for=|/24|\u{a0}";
+    joined(pieces, 5)
 }
 
 fn forwarded(entries: &[IpAddr]) -> HeaderValue {
