@@ -10,56 +10,23 @@ use tokio::time::sleep_until;
 use crate::*;
 
 const HOUR: u64 = 3_600;
+const DRAFT: [&str; 2] = ["ratelimit-policy", "ratelimit"];
+const LEGACY: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 
-/// Returns the responses to two admitted requests and a denied one, with the time before them.
-async fn responses(store: impl Store, choice: RateLimitHeaders) -> (Duration, [HttpResponse; 3]) {
+on_every_store!(chosen_fields_are_shown, fields_show_each_quota);
+
+/// Returns the responses to two admitted requests and a denied one.
+async fn responses(store: impl Store, choice: RateLimitHeaders) -> [HttpResponse; 3] {
     let policy = Policy::new("user").quota(Quota::per_hour(2)).quota(Quota::per_day(9));
     let site = Policy::new("site").quota(Quota::per_day(5));
     let layer = by_user(policy, store).rule(site, key::header("x-user-id"));
     let service = layer.headers(choice).headers_on_success(true).layer(service_fn(ok));
-    let before = now();
     let user = format!("{choice:?}");
     let request = || send(&service, from_user(&user));
-    (before, [request().await, request().await, request().await])
+    [request().await, request().await, request().await]
 }
 
-fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap()
-}
-
-fn draft(response: &HttpResponse) -> [Option<&str>; 2] {
-    ["ratelimit-policy", "ratelimit"].map(|name| response.header(name))
-}
-
-fn legacy(response: &HttpResponse) -> [Option<u64>; 3] {
-    ["limit", "remaining", "reset"].map(|name| {
-        let value = response.header(&format!("x-ratelimit-{name}"))?;
-        Some(value.parse().expect("a number"))
-    })
-}
-
-#[track_caller]
-fn assert_draft([first, _, denied]: &[HttpResponse; 3]) {
-    let policy = r#""user:2/1h";q=2;w=3600, "user:9/24h";q=9;w=86400, "site";q=5;w=86400"#;
-    let limit = r#""user:2/1h";r=1;t=3600, "user:9/24h";r=8;t=86400, "site";r=4;t=86400"#;
-    assert_eq!(draft(first), [Some(policy), Some(limit)]);
-    let limit = denied.header("ratelimit").unwrap();
-    let wait = denied.retry_after().unwrap();
-    assert_eq!(limit, format!(r#""user:2/1h";r=0;t={wait}, "user:9/24h";r=7, "site";r=3"#));
-}
-
-#[track_caller]
-fn assert_legacy(before: Duration, [first, second, denied]: &[HttpResponse; 3]) {
-    let end = before.as_secs() + HOUR..=now().as_secs() + HOUR + 1;
-    // The quota with the fewest places.
-    for (response, left) in [(first, 1), (second, 0), (denied, 0)] {
-        let [limit, remaining, reset] = legacy(response);
-        assert_eq!((limit, remaining), (Some(2), Some(left)));
-        assert!(end.contains(&reset.unwrap()), "{reset:?} is not in {end:?}");
-    }
-}
-
-async fn chosen_fields_show_the_quotas(store: impl Store + Clone) {
+async fn chosen_fields_are_shown(store: impl Store + Clone) {
     assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::Draft11);
     for (choice, has_draft, has_legacy) in [
         (RateLimitHeaders::Draft11, true, false),
@@ -67,23 +34,38 @@ async fn chosen_fields_show_the_quotas(store: impl Store + Clone) {
         (RateLimitHeaders::Both, true, true),
         (RateLimitHeaders::None, false, false),
     ] {
-        let (before, responses) = responses(store.clone(), choice).await;
+        let responses = responses(store.clone(), choice).await;
+        for response in &responses {
+            let has = |name: &&str| response.header(name).is_some();
+            assert!(DRAFT.iter().all(|name| has(name) == has_draft), "{choice:?}: {response:?}");
+            assert!(LEGACY.iter().all(|name| has(name) == has_legacy), "{choice:?}: {response:?}");
+        }
         let denied = &responses[2];
         assert_eq!(denied.status, TOO_MANY);
-        match has_draft {
-            true => assert_draft(&responses),
-            false => assert!(responses.iter().all(|it| draft(it) == [None; 2])),
-        }
-        match has_legacy {
-            true => assert_legacy(before, &responses),
-            false => assert!(responses.iter().all(|it| legacy(it) == [None; 3])),
-        }
         assert!(denied.retry_after().is_some_and(|wait| wait > HOUR - 60), "whatever the choice");
         assert_eq!(denied.document()["violated-policies"], json!(["user:2/1h"]), "the full quota");
     }
 }
 
-on_every_store!(chosen_fields_show_the_quotas);
+async fn fields_show_each_quota(store: impl Store) {
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let before = now();
+    let [first, second, denied] = responses(store, RateLimitHeaders::Both).await;
+    let policy = r#""user:2/1h";q=2;w=3600, "user:9/24h";q=9;w=86400, "site";q=5;w=86400"#;
+    let limit = r#""user:2/1h";r=1;t=3600, "user:9/24h";r=8;t=86400, "site";r=4;t=86400"#;
+    assert_eq!(DRAFT.map(|name| first.header(name)), [Some(policy), Some(limit)]);
+    let wait = denied.retry_after().unwrap();
+    let limit = format!(r#""user:2/1h";r=0;t={wait}, "user:9/24h";r=7, "site";r=3"#);
+    assert_eq!(denied.header("ratelimit"), Some(limit.as_str()));
+
+    // The older ones show the quota with the fewest places.
+    let end = before + HOUR..=now() + HOUR + 1;
+    for (response, left) in [(first, "1"), (second, "0"), (denied, "0")] {
+        let [limit, remaining, reset] = LEGACY.map(|name| response.header(name).unwrap());
+        assert_eq!((limit, remaining), ("2", left));
+        assert!(end.contains(&reset.parse().unwrap()), "{reset} is not in {end:?}");
+    }
+}
 
 /// The handler is slow.
 #[tokio::test(start_paused = true)]
@@ -108,7 +90,8 @@ async fn denied_cost_has_no_places_and_a_window_is_a_whole_second() {
     for left in [2, 0] {
         let response = send(&service, from_user("alice")).await;
         let limit = format!(r#""user";r={left};t=1"#);
-        assert_eq!(draft(&response), [Some(r#""user";q=5;w=1"#), Some(&*limit)]);
+        let fields = DRAFT.map(|name| response.header(name));
+        assert_eq!(fields, [Some(r#""user";q=5;w=1"#), Some(&*limit)]);
     }
 }
 
@@ -149,7 +132,7 @@ async fn play(mut rng: Rng) {
         let gap = if rng.bool() { 0 } else { rng.u64(1..8_000) };
         advance(Duration::from_millis(gap)).await;
         let answer = send(&service, from_user("alice")).await;
-        let [policies, limits] = ["ratelimit-policy", "ratelimit"].map(|it| items(&answer, it));
+        let [policies, limits] = DRAFT.map(|name| items(&answer, name));
         assert!(policies.keys().eq(limits.keys()), "{answer:?}");
         for (policy, limit) in policies.values().zip(limits.values()) {
             let Some(t) = limit.get("t") else { continue };

@@ -9,28 +9,23 @@ use tracing_subscriber::fmt::format::FmtSpan;
 
 use crate::*;
 
-/// What a subscriber writes.
-struct Lines(NamedTempFile);
+/// Keeps the spans that this thread closes, and its events.
+fn listen(most: Level) -> (NamedTempFile, DefaultGuard) {
+    let file = NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(most)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(file.reopen().unwrap())
+        .finish();
+    (file, ::tracing::subscriber::set_default(subscriber))
+}
 
-impl Lines {
-    /// Keeps the spans that this thread closes.
-    fn listen(most: Level) -> (Self, DefaultGuard) {
-        let lines = NamedTempFile::new().unwrap();
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(most)
-            .with_span_events(FmtSpan::CLOSE)
-            .with_ansi(false)
-            .with_writer(lines.reopen().unwrap())
-            .finish();
-        (Self(lines), ::tracing::subscriber::set_default(subscriber))
-    }
-
-    /// Returns what was written, which never holds a key.
-    fn text(&self) -> String {
-        let text = std::fs::read_to_string(self.0.path()).unwrap();
-        assert!(!text.contains("mallory"), "{text}");
-        text
-    }
+/// Returns what was written, which never holds a key.
+fn text(file: &NamedTempFile) -> String {
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(!text.contains("mallory"), "{text}");
+    text
 }
 
 /// The span of the documentation.
@@ -55,13 +50,13 @@ async fn spans_of(
     layer: SlidingWindowLayer,
     make_span: fn(&Request<String>) -> Span,
 ) -> Vec<String> {
-    let (lines, _subscriber) = Lines::listen(Level::INFO);
+    let (file, _subscriber) = listen(Level::INFO);
     let trace = TraceLayer::new_for_http().make_span_with(make_span);
     let service = trace.layer(layer.layer(service_fn(ok)));
     for _ in 0..3 {
         status(&service, "mallory").await;
     }
-    let text = lines.text();
+    let text = text(&file);
     let fields = text.lines().filter_map(|line| line.split_once("request{")?.1.split_once('}'));
     fields.map(|(fields, _)| fields.to_owned()).collect()
 }
@@ -103,11 +98,11 @@ async fn a_span_gets_only_what_it_declares() {
 #[tokio::test(start_paused = true)]
 async fn a_missing_key_is_a_debug_event() {
     for (most, expected) in [(Level::DEBUG, 1), (Level::INFO, 0)] {
-        let (lines, _subscriber) = Lines::listen(most);
+        let (file, _subscriber) = listen(most);
         let (policy, by) = (two_a_minute(), key::header("x-tenant"));
         let layer = SlidingWindowLayer::new(policy, by, MemoryStore::new());
         assert_eq!(status(&layer.layer(service_fn(ok)), "mallory").await, 401);
         let event = r#"a request has no key for a rule policy="user" reason="missing""#;
-        assert_eq!(lines.text().matches(event).count(), expected, "{}", lines.text());
+        assert_eq!(text(&file).matches(event).count(), expected, "{}", text(&file));
     }
 }
