@@ -26,8 +26,7 @@ fn flood_of_keys_fits_in_bounded_memory() {
 async fn worker_process() {
     let policy = PolicyHandle::new(Policy::new("user").quota(Quota::per_minute(2)));
     let store = MemoryStore::with_capacity(CAPACITY);
-    let layer = by_user(&policy, store.clone());
-    let service = layer.layer(service_fn(ok));
+    let service = by_user(&policy, store.clone()).layer(service_fn(ok));
     for expected in [OK, OK, TOO_MANY] {
         assert_eq!(status(&service, "limited").await, expected);
     }

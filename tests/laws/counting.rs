@@ -83,15 +83,13 @@ async fn place_that_comes_free_within_a_short_bound_is_found() {
     for bound in [40, 120].map(|bound| bound * MS) {
         let limiter = Limiter::new(jobs(1, Duration::from_secs(30)), MemoryStore::new());
         let first = limiter.acquire("tenant", Duration::ZERO).await.unwrap();
-        let waits = async {
-            let start = Instant::now();
-            (limiter.acquire("tenant", bound).await.is_ok(), start.elapsed() <= bound * 21 / 20)
-        };
-        let ends = async {
+        tokio::spawn(async move {
             sleep(bound - 5 * MS).await;
             drop(first);
-        };
-        assert_eq!(tokio::join!(waits, ends).0, (true, true), "{bound:?}");
+        });
+        let start = Instant::now();
+        assert!(limiter.acquire("tenant", bound).await.is_ok(), "{bound:?}");
+        assert!(start.elapsed() <= bound * 21 / 20, "{bound:?}");
     }
 }
 

@@ -37,8 +37,8 @@ impl Script {
         let begin = format!("    {table}[");
         let slots = self.header.lines().filter_map(|line| line.strip_prefix(&begin));
         let slots = slots.filter_map(|slot| slot.split_once("] "));
-        let name = |text: &'_ str| text.find(" (").unwrap_or(text.len());
-        slots.map(|(index, text)| (index.parse().ok(), &text[..name(text)])).collect()
+        let name = |text| str::split(text, " (").next().unwrap();
+        slots.map(|(index, text)| (index.parse().ok(), name(text))).collect()
     }
 
     /// Returns the numbers with which the code reads a table, none for one that it computes.
