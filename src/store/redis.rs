@@ -230,8 +230,7 @@ impl Store for RedisStore {
         StoreFuture::later(async move {
             // What can't be written now is written later.
             let _ = this.ensure_reconciled(&Check::new([log.clone()])).await;
-            let reply =
-                requests::impose(&this.0.client, &log, (0, 0, 0), "", bans::NOW, false).await?;
+            let reply = requests::impose(&this.0.client, &log, (0, 0, 0), "", None, false).await?;
             Ok(Some(reply.ban).filter(|ban| !ban.remaining.is_zero()))
         })
     }
@@ -372,10 +371,9 @@ impl RedisStore {
                 journal.with(|state| state.lose(log, local.see_loss(log, losses)));
             }
             let is_unknown = |(ban, now_us): (BanRecord, u64)| {
-                let seen_us = now_us.saturating_sub(ban.last_seen_us);
+                let age_us = now_us.saturating_sub(ban.seen_us);
                 // It was imposed here, maybe beside a log with another retention.
-                ban.store_timestamp_us.is_none()
-                    || since_loss.is_some_and(|since_loss| seen_us > micros(since_loss))
+                !ban.is_shared || since_loss.is_some_and(|since_loss| age_us > micros(since_loss))
             };
             if local.standing_ban(log).is_some_and(is_unknown) {
                 journal.with(|state| state.ban(log));

@@ -22,10 +22,10 @@ pub(crate) struct BanRecord {
     pub(crate) reason: String,
     /// How long the latest ban was when it was imposed by hand. 0 for one by strikes.
     pub(crate) length_us: u64,
-    /// When this process imposed the ban or last saw it in another store.
-    pub(crate) last_seen_us: u64,
-    /// The other store's timestamp when this process last saw the ban there.
-    pub(crate) store_timestamp_us: Option<u64>,
+    /// When this process imposed the ban, or sent the call that last found it in another store.
+    pub(crate) seen_us: u64,
+    /// Whether another store was found to have it.
+    pub(crate) is_shared: bool,
     /// When the last episode ends.
     pub(crate) episode_until_us: u64,
     /// The time and the request of each strike, oldest first.
@@ -130,7 +130,7 @@ impl BanRecord {
         }
         self.strikes.clear();
         let level = self.level_at(now_us, penalty);
-        (self.last_seen_us, self.store_timestamp_us) = (now_us, None);
+        (self.seen_us, self.is_shared) = (now_us, false);
         self.until_us = now_us + micros(length_at(level, penalty));
         self.level = (level + 1).min(penalty.levels().len() as u64);
         (self.reason, self.length_us) = (STRIKES_REASON.to_owned(), 0);
@@ -149,7 +149,7 @@ impl BanRecord {
         penalty: Option<&Penalty>,
         only_longer: bool,
     ) -> bool {
-        (self.last_seen_us, self.store_timestamp_us) = (now_us, None);
+        (self.seen_us, self.is_shared) = (now_us, false);
         let until_us = now_us.saturating_add(length_us);
         let is_covered = only_longer && self.until_us > now_us && length_us <= self.length_us;
         if length_us == 0 || until_us <= self.until_us || is_covered {

@@ -24,8 +24,7 @@ impl MemoryStore {
         since: Instant,
     ) -> bool {
         let inner = &self.0;
-        let to_us = |at: Instant| micros(at.saturating_duration_since(inner.epoch));
-        let (at_us, since_us) = (to_us(at), to_us(since));
+        let (at_us, since_us) = (self.us_at(at), self.us_at(since));
         let (mut is_full, mut is_doubted) = (false, false);
         for (log, cost) in check.costs().filter(|(_, cost)| *cost > 0) {
             let recorded = inner.make_room_for(|| {
@@ -47,6 +46,11 @@ impl MemoryStore {
         }
         self.report();
         is_doubted
+    }
+
+    /// Returns an instant on the clock of the logs and of the ban records.
+    pub(in crate::store) fn us_at(&self, instant: Instant) -> u64 {
+        micros(instant.saturating_duration_since(self.0.epoch))
     }
 
     /// Returns whether a log holds more entries than a quota allows.
@@ -100,7 +104,7 @@ impl MemoryStore {
 
     /// Removes the requests of a log up to an instant, after another process has reset it.
     pub(in crate::store) fn forget_until(&self, log: &LogId, instant: Instant) {
-        let reset_us = micros(instant.saturating_duration_since(self.0.epoch));
+        let reset_us = self.us_at(instant);
         self.with_log(log, |stored, _| stored.entries.remove_until(reset_us));
     }
 
@@ -113,18 +117,18 @@ impl MemoryStore {
         (record.wait_us(now_us) > 0).then(|| (record.clone(), now_us))
     }
 
-    /// Imposes a ban that was seen in Redis, at an instant of its clock. If there is no room, it is
-    /// not kept: an outage then does not know of it.
+    /// Imposes a ban that a call has found in Redis, which was sent at an instant. If there is no room, it is not kept: an
+    /// outage then does not know of it.
     pub(in crate::store) fn restore_ban(
         &self,
         log: &LogId,
         length: Duration,
         reason: &str,
-        store_timestamp: Option<Duration>,
+        sent: Instant,
     ) {
         let _ = self.with_ban_record(log, |record, now_us| {
             record.impose(now_us, micros(length), reason, log.policy.get_penalty(), false);
-            record.store_timestamp_us = store_timestamp.map(micros);
+            (record.seen_us, record.is_shared) = (self.us_at(sent), true);
         });
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::Pipeline;
+use tokio::time::Instant;
 
 use super::requests;
 use super::{RedisStore, Sent};
@@ -18,9 +19,6 @@ use crate::window::{Check, LogId, Outcome, STRIKES_REASON};
 
 /// How far apart two readings of the end of one ban are at most.
 const SAME_BAN_US: u64 = 1_000_000;
-
-/// When a ban was seen that is imposed now.
-pub(super) const NOW: (u64, u64) = (0, 0);
 
 /// How much of the database a step of a page covers.
 const MIN_STEP: usize = 10;
@@ -37,30 +35,30 @@ impl RedisStore {
         only_longer: bool,
     ) -> Result<Ban, StoreError> {
         let length = (micros(duration), micros(duration), 0);
-        let (losses, client) = (self.0.health.losses(), self.0.client.once());
-        let reply = requests::impose(&client, log, length, reason, NOW, only_longer).await?;
+        let (sent, client) = (Instant::now(), self.0.client.once());
+        let reply = requests::impose(&client, log, length, reason, None, only_longer).await?;
         // An admission that is under way must not lift it.
         self.0.denials.forget(std::slice::from_ref(log));
         // The local ban holds in an outage.
-        self.see_ban(log, &reply.ban, Some(reply.timestamp), losses);
+        self.see_ban(log, &reply.ban, sent);
         Ok(reply.ban)
     }
 
-    /// Takes note of a ban that Redis has now, as it was read when Redis had lost so often. One that is known here keeps its
-    /// length, of which this is the rest.
-    pub(super) fn see_ban(&self, log: &LogId, ban: &Ban, at: Option<Duration>, losses: u64) {
+    /// Takes note of a ban that Redis has, as the reply to a call says that was sent at an instant. One that is known here keeps
+    /// its length, of which this is the rest.
+    pub(super) fn see_ban(&self, log: &LogId, ban: &Ban, sent: Instant) {
         let local = &self.0.local;
         let known_us = local.standing_ban(log).map_or(0, |(ban, now_us)| ban.wait_us(now_us));
         let is_known = !ban.is_new && is_same(known_us, ban.remaining);
         let length = if is_known { Duration::ZERO } else { ban.remaining };
-        local.restore_ban(log, length, &ban.reason, at);
-        if self.0.health.losses() != losses {
+        local.restore_ban(log, length, &ban.reason, sent);
+        if self.0.health.since_loss().is_some_and(|since_loss| since_loss < sent.elapsed()) {
             self.note(|state| state.ban(log));
         }
     }
 
     /// Returns each log of which an outcome says how long its key is banned, with that and for how long it is by what is
-    /// known here. What is older than that is left out.
+    /// known here, unless this is by a later call.
     fn read_bans<'a>(
         &self,
         check: &'a Check,
@@ -80,12 +78,8 @@ impl RedisStore {
             let Some((ban, now_us)) = self.0.local.standing_ban(log) else {
                 return Some((log, remaining, 0));
             };
-            // Whatever the clock of Redis says, a check that was sent since is a later one. Else the reply to a later
-            // check was read before this one, or the ban was imposed here.
-            let is_unknown = ban.store_timestamp_us.is_none();
-            let is_newer = micros(sent.at.elapsed()) > now_us.saturating_sub(ban.last_seen_us)
-                && (is_unknown || ban.store_timestamp_us > outcome.timestamp.map(micros));
-            (!is_newer).then(|| (log, remaining, ban.wait_us(now_us)))
+            let is_later = self.0.local.us_at(sent.at) >= ban.seen_us;
+            is_later.then(|| (log, remaining, ban.wait_us(now_us)))
         })
     }
 
@@ -112,7 +106,7 @@ impl RedisStore {
             if !remaining.is_zero() {
                 let remaining = remaining.saturating_sub(sent.at.elapsed());
                 let ban = Ban { remaining, reason: STRIKES_REASON.to_owned(), ..Ban::default() };
-                self.see_ban(log, &ban, outcome.timestamp, sent.losses);
+                self.see_ban(log, &ban, sent.at);
             }
         }
     }

@@ -181,23 +181,17 @@ impl RedisStore {
         if writer.bans > 0
             && let Some((ban, now_us)) = local.standing_ban(log)
         {
-            let age_us = now_us.saturating_sub(ban.last_seen_us);
-            let seen = (ban.store_timestamp_us.unwrap_or(0), age_us);
+            let age = Some(Duration::from_micros(now_us.saturating_sub(ban.seen_us)));
             let length = (ban.wait_us(now_us), ban.length_us, ban.level);
-            let losses = self.0.health.losses();
+            let sent = Instant::now();
             let reply =
-                requests::impose(&self.0.client, log, length, &ban.reason, seen, false).await?;
+                requests::impose(&self.0.client, log, length, &ban.reason, age, false).await?;
             if reply.was_lifted {
                 local.lift_ban(log);
             }
             // After a lift it is another ban.
             if !reply.ban.remaining.is_zero() {
-                self.see_ban(
-                    log,
-                    &Ban { is_new: false, ..reply.ban },
-                    Some(reply.timestamp),
-                    losses,
-                );
+                self.see_ban(log, &Ban { is_new: false, ..reply.ban }, sent);
             }
         }
         telemetry::written_back(requests.len() as u64);

@@ -23,7 +23,7 @@ use crate::window::{
 };
 
 /// The delay from sending to execution that a write-back allows for. It does not restore a request that looks less than
-/// this younger than a reset: the reset may have removed it.
+/// this younger than a reset, nor such a ban after it was lifted: the reset may have removed it.
 const USUAL_DELAY: Duration = Duration::from_millis(50);
 
 /// What `admit.lua` does with a check.
@@ -308,20 +308,18 @@ pub(super) struct BanReply {
     pub(super) ban: Ban,
     /// Whether the ban was lifted after this process saw it.
     pub(super) was_lifted: bool,
-    pub(super) timestamp: Duration,
 }
 
 /// Imposes a ban with `ban.lua`. A length of zero only reads the present ban.
 ///
-/// The first numbers say how long the ban lasts, how long it was when it was imposed, and the level that the key has at
-/// least. The second ones say when it was seen: the time on Redis's clock, and how long ago, both zero for a ban that is
-/// imposed now.
+/// The numbers say how long the ban lasts, how long it was when it was imposed, and the level that the key has at least. `age`
+/// says how long ago it was seen, and is `None` for a ban that is imposed now.
 pub(super) async fn impose(
     client: &Client,
     log: &LogId,
     (remaining_us, length_us, level): (u64, u64, u64),
     reason: &str,
-    (store_timestamp_us, seen_us): (u64, u64),
+    age: Option<Duration>,
     only_longer: bool,
 ) -> Result<BanReply, StoreError> {
     let (keys, script) = (&client.keys, &client.scripts.ban);
@@ -329,18 +327,14 @@ pub(super) async fn impose(
     let mut command = script.command(2);
     command.arg(keys.ban_record(log)).arg(keys.lift_mark(log));
     command.arg(remaining_us).arg(reason).arg(decay_us);
-    command
-        .arg(store_timestamp_us)
-        .arg(seen_us)
-        .arg(u8::from(only_longer))
-        .arg(length_us)
-        .arg(level);
+    command.arg(age.map_or(0, |age| micros(age + USUAL_DELAY)));
+    command.arg(u8::from(only_longer)).arg(length_us).arg(level);
     let reply = client.run(script, &command).await?;
-    let (wait_us, outcome, reason, at_us): (u64, i64, Vec<u8>, u64) = read(&reply)?;
+    let (wait_us, outcome, reason): (u64, i64, Vec<u8>) = read(&reply)?;
     let reason = String::from_utf8_lossy(&reason).into_owned();
     let remaining = Duration::from_micros(wait_us);
     let ban = Ban { remaining, reason, is_new: outcome > 0, lengthens: outcome == 2 };
-    Ok(BanReply { ban, was_lifted: outcome < 0, timestamp: Duration::from_micros(at_us) })
+    Ok(BanReply { ban, was_lifted: outcome < 0 })
 }
 
 /// Empties a log with `reset.lua`.
