@@ -11,19 +11,15 @@ mod explanation;
 mod log;
 mod log_id;
 mod outcome;
-#[cfg(feature = "serde")]
-mod serial;
-mod state;
 
-pub use self::ban_record::{BanExplanation, Strike};
+pub use self::ban_record::Strike;
 pub(crate) use self::ban_record::{BanRecord, STRIKES_REASON};
 pub use self::check::Check;
 pub(crate) use self::check::add_or_merge;
 pub(crate) use self::costs::{Cost, Entry};
 pub use self::decision::{Admitted, Decision, Denied, Usage};
 pub(crate) use self::explanation::MAX_LISTED;
-pub use self::explanation::{Explanation, LoggedAdmission, QuotaExplanation};
+pub use self::explanation::{BanExplanation, Explanation, LoggedAdmission, QuotaExplanation};
 pub(crate) use self::log::Log;
 pub use self::log_id::{LogCost, LogId};
-pub use self::outcome::{DecidedBy, LogOutcome, Outcome};
-pub use self::state::{BanState, QuotaState};
+pub use self::outcome::{BanState, DecidedBy, LogOutcome, Outcome, QuotaState};

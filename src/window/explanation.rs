@@ -4,14 +4,10 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::ban_record::BanExplanation;
 use super::costs::Entry;
 use super::log::Log;
 use super::log_id::LogId;
-use super::outcome::DecidedBy;
-#[cfg(feature = "serde")]
-use super::serial::as_micros;
-use super::state::QuotaState;
+use super::outcome::{DecidedBy, QuotaState};
 use crate::quota::Quota;
 use crate::time::micros;
 
@@ -90,6 +86,34 @@ pub struct LoggedAdmission {
     /// How long until the request leaves the window and its places are free.
     #[cfg_attr(feature = "serde", serde(rename = "leaves_in_us", serialize_with = "as_micros"))]
     pub leaves_in: Duration,
+}
+
+/// The ban record of a key: its ban, its strikes and its level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct BanExplanation {
+    /// The remaining length of the ban, zero if the key is not banned.
+    #[cfg_attr(feature = "serde", serde(rename = "remaining_us", serialize_with = "as_micros"))]
+    pub remaining: Duration,
+    /// The reason of the ban, empty if the key is not banned.
+    pub reason: String,
+    /// How long ago each strike was that counts, oldest first. There are at most 100.
+    #[cfg_attr(feature = "serde", serde(rename = "strikes_us", serialize_with = "all_as_micros"))]
+    pub strikes: Vec<Duration>,
+    /// How many strikes within what time cause a ban. `None` if strikes are not counted.
+    pub limit: Option<Quota>,
+    /// For how long a denial is no new strike, because it lies in the episode of the last one.
+    #[cfg_attr(feature = "serde", serde(rename = "episode_us", serialize_with = "as_micros"))]
+    pub episode: Duration,
+    /// The level: how many of the penalty's lengths the next ban skips.
+    pub level: u32,
+    /// The length of the next ban by strikes. `None` if strikes are not counted.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "next_ban_us", serialize_with = "some_as_micros")
+    )]
+    pub next_ban: Option<Duration>,
 }
 
 impl Explanation {
@@ -172,6 +196,27 @@ impl QuotaExplanation {
             not_listed: taken.saturating_sub(listed),
         }
     }
+}
+
+#[cfg(feature = "serde")]
+fn as_micros<S: serde::Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(micros(*time))
+}
+
+#[cfg(feature = "serde")]
+fn some_as_micros<S: serde::Serializer>(
+    time: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&time.map(micros), serializer)
+}
+
+#[cfg(feature = "serde")]
+fn all_as_micros<S: serde::Serializer>(
+    times: &[Duration],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(times.iter().map(|time| micros(*time)))
 }
 
 #[cfg(test)]

@@ -7,8 +7,7 @@ use uuid::Uuid;
 use super::costs::{Cost, Costs, Entry, make_room, remove_first};
 use super::explanation::{Explanation, QuotaExplanation};
 use super::log_id::LogId;
-use super::outcome::LogOutcome;
-use super::state::QuotaState;
+use super::outcome::{LogOutcome, QuotaState};
 use crate::quota::Quota;
 
 /// The admissions of one key under one policy, oldest first.

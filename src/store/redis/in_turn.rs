@@ -63,7 +63,7 @@ fn merge(
 //   reply is lost. The denial stands, and the request is cancelled later. Test:
 //   `denied_request_whose_reply_is_lost_keeps_no_place`.
 // - A part is read before a ban is imposed or lifted, and another one after it. So the bans of each part are noted with
-//   its own timestamp. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
+//   the instant at which it was sent. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
 //   `ban_lifted_beside_a_check_of_two_nodes_stays_lifted`.
 // - An earlier log holds a request that will not pass, and denies another one, which is a strike if the log has a
 //   penalty. So logs with one are among the last. Two of them in several slots may bring one all the same. Test:

@@ -24,7 +24,7 @@ use crate::window::{
 
 /// The delay from sending to execution that a write-back allows for. It does not restore a request that looks less than
 /// this younger than a reset, nor such a ban after it was lifted: the reset may have removed it.
-const USUAL_DELAY: Duration = Duration::from_millis(50);
+pub(super) const USUAL_DELAY: Duration = Duration::from_millis(50);
 
 /// What `admit.lua` does with a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -332,12 +332,14 @@ async fn denial_from_before_a_write_back_is_not_repeated() {
     assert!(second_leaves_at > first_leaves_at + Duration::from_millis(10));
 }
 
-/// A route whose policy has no penalty shares the log of one that has one.
+/// A route whose policy has no penalty shares the log of one that has one. An earlier ban of the key was lifted.
 #[tokio::test]
 async fn ban_is_written_back_beside_a_policy_without_a_penalty() {
     let server = Redis::start().await;
     let store = store(server.url()).await;
     let strict = penalized("mallory");
+    Store::lift(&store, &strict).await.unwrap();
+    sleep(2 * requests::USUAL_DELAY).await;
     Store::impose(&store, &strict, Duration::from_secs(3_600), "by hand", false).await.unwrap();
     assert!(!store.admit_one(&Check::new([strict.clone()])).await);
     server.run::<i64>(&["DEL", "tsw:{=mallory}:user:ban"]).await;
