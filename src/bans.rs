@@ -121,11 +121,8 @@ impl Bans {
         self.store.ban(&self.log(key)).await
     }
 
-    /// Bans a key for `duration` from now, unless its present ban lasts longer. Returns the ban that is
-    /// in effect afterwards.
-    ///
-    /// The longest ban is a year: a longer `duration` is capped. The ban takes effect within a second in
-    /// all processes that share the store.
+    /// Bans a key for `duration` from now, at most a year, unless its present ban lasts longer. Returns the ban that is in
+    /// effect afterwards. It takes effect within a second in all processes that share the store.
     ///
     /// # Errors
     ///
@@ -218,11 +215,8 @@ impl Bans {
         lifted.await.map(|(_event, was_there)| was_there)
     }
 
-    /// Lifts the ban of a key as [`Bans::lift`] does, and empties its log, so that the next request is admitted.
-    /// Returns whether there was a ban, a strike or a level.
-    ///
-    /// After [`Bans::lift`] alone the log is as full as it was: the next request may be denied, and be the first
-    /// strike again. The logs of other policies stay.
+    /// Lifts the ban of a key as [`Bans::lift`] does, and empties its log, so that the next request is admitted. The logs of
+    /// other policies stay. Returns whether there was a ban, a strike or a level.
     ///
     /// # Errors
     ///

@@ -56,13 +56,8 @@ pub struct TopOffenders(Arc<Mutex<SpaceSaving>>);
 
 /// The Space-Saving algorithm of Metwally, Agrawal and El Abbadi (2005).
 ///
-/// It keeps `capacity` keys. A key that is not kept replaces the one with the lowest count, and takes
-/// over that count as its overcount. After `n` counts:
-///
-/// - For each kept key, `count - overcount <= true count <= count`.
-/// - Each key with more than `n / capacity` counts is kept.
-///
-/// To count a kept key takes one look-up. Any other key takes O(log `capacity`), amortised.
+/// For each kept key, `count - overcount <= true count <= count`. To count one takes a look-up. Any other key takes
+/// O(log `capacity`), amortised.
 struct SpaceSaving {
     capacity: usize,
     offenders: Vec<Offender>,

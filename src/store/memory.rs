@@ -38,8 +38,7 @@ const VISITED_AT_ONCE: usize = 2;
 ///   tests can pause it. No runtime is needed.
 /// - A log takes memory until it has expired: all its entries are as old as its retention. Later
 ///   admissions then drop it. There is no background thread.
-/// - The number of logs is capped. At the capacity, expired logs are dropped. A live log is never
-///   dropped: a new key gets [`StoreError::Full`](crate::StoreError::Full) instead.
+/// - The number of logs is capped, see [`MemoryStore::with_capacity`]. A live log is never dropped.
 ///
 /// ```
 /// use tower_sliding_window::MemoryStore;
@@ -74,18 +73,16 @@ impl MemoryStore {
         Self::with_capacity(DEFAULT_CAPACITY)
     }
 
-    /// Creates an empty store with a capacity of `capacity` logs. [`MemoryStore::new`] has a million.
+    /// Creates an empty store with a capacity of `capacity` logs.
     ///
-    /// A log holds the admissions of one key under one policy, until the last one is as old as the retention.
-    /// With a key of a dozen bytes it takes about 180 bytes with one admission and about 280 bytes
+    /// With a key of a dozen bytes a log takes about 180 bytes with one admission and about 280 bytes
     /// with five. A million logs take 180 to 280 MB, and some 90 MB more if each request makes a policy of its own.
     ///
     /// ## When the store is full
     ///
-    /// A live log is never dropped. At the capacity, a request whose key has no log gets
-    /// [`StoreError::Full`](crate::StoreError::Full), which a layer turns into a 503, until a log has
-    /// expired. A request whose key has a log is decided as usual. With
-    /// [`FailurePolicy::Open`](crate::FailurePolicy::Open) the request passes and is not counted.
+    /// A request whose key has no log gets [`StoreError::Full`](crate::StoreError::Full), which a layer turns into a 503, until
+    /// a log has expired. With [`FailurePolicy::Open`](crate::FailurePolicy::Open) it passes and is not counted. A request
+    /// whose key has a log is decided as usual.
     ///
     /// A client that invents a new user id for each request adds a log with each. The remedy is an additional rule by
     /// address: a denied request creates no log. The guide has the arithmetic and the recipe, in
