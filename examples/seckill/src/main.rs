@@ -25,20 +25,19 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Router;
 use tower_sliding_window::store::Store;
-use tower_sliding_window::{Bans, MemoryStore};
+use tower_sliding_window::{Bans, MemoryStore, StoreError};
 
 use crate::admin::{Operator, audit};
 use crate::args::Args;
 use crate::live::{Meter, new_sales};
 use crate::names::user_key;
 use crate::opening::Opening;
-use crate::policies::{Fleet, Limits};
+use crate::policies::Limits;
 use crate::routes::{Shop, routes};
-use crate::stock::{MemoryStock, OnSale, RedisStock, Stock, StockError, Terms};
+use crate::stock::{MemoryStock, OnSale, RedisStock, StockError, Terms};
 use example_support::admin::{Admin, checked, serve};
 use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
-use example_support::redis::Connected;
 use example_support::server::Server;
 
 #[tokio::main]
@@ -52,20 +51,65 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let limits = Limits::new(&args)?;
     // Before Redis hears of a sale that does not begin.
     args.payment_token.as_deref().map(checked).transpose()?;
-    let (windows, stock, terms, fleet): Kept = match args.redis.connect().await? {
-        Some(redis) => on_redis(&args, limits, redis).await?,
-        None => {
-            tracing::info!("windows, stock and orders are kept in this process");
-            let terms = terms(&args, Opening::start(&args, None).await?);
-            let shelf = |pieces| OnSale::Memory(Box::new(MemoryStock::new(pieces, &terms)));
-            let stock = args.stock.iter().map(|(sku, pieces)| (sku.clone(), shelf(*pieces)));
-            let fleet = SharedPolicies::new(limits, Default::default(), None);
-            (Arc::new(MemoryStore::new()), stock.collect(), terms, fleet)
+    let (redis, prefix) = (args.redis.connect().await?, &args.redis.prefix);
+    let commands = redis.as_ref().map(|redis| redis.store.commands());
+    let unusable = |error: StoreError| -> Box<dyn Error> {
+        match &redis {
+            Some(redis) => redis.unusable(error).into(),
+            None => error.into(),
         }
     };
-    let fleet = Arc::new(fleet);
+    let opening = Opening::start(&args, commands.clone()).await.map_err(unusable)?;
+    // The date may have nanoseconds.
+    let is_later = |date| date >= UNIX_EPOCH + Duration::from_micros(opening.micros() + 1);
+    if opening.opens_in().is_none() && args.opens_at.is_some_and(is_later) {
+        let error = format!(
+            "--opens-at is later than the opening in the key {prefix}:opening, and the sale is open\n\
+             hint: leave the date as it was, or for a new sale stop all servers, and delete {prefix}:opening and \
+             {prefix}:{{SKU}}:*, but keep :refunds until they are paid back"
+        );
+        return Err(error.into());
+    }
+    let draws = opening.micros() > 0 && !args.first_come;
+    let terms = Terms { opening, draws, turn: args.turn, pay_within: args.pay_within };
+    let stock = match commands.clone() {
+        None => {
+            let shelf = |pieces| OnSale::Memory(Box::new(MemoryStock::new(pieces, &terms)));
+            args.stock.iter().map(|(sku, pieces)| (sku.clone(), shelf(*pieces))).collect()
+        }
+        Some(commands) => {
+            let replicas = args.replicas();
+            // What waits for replicas has a connection on which nothing else waits with it.
+            let waiting = if replicas.wanted > 0 { args.redis.connect().await? } else { None };
+            let waiting = waiting.map_or_else(|| commands.clone(), |redis| redis.store.commands());
+            let terms = terms.clone();
+            let stock =
+                RedisStock::open(waiting, commands, prefix, &args.stock, replicas, terms).await;
+            stock.map_err(|error| match error {
+                StockError::Store(error) => unusable(error),
+                StockError::Lost(ref sku) => {
+                    let hint = new_sales(prefix, &[sku], args.stock.len() == 1);
+                    format!("{error}, and maybe its orders\nhint: {hint}").into()
+                }
+                error => error.into(),
+            })?
+        }
+    };
+    let shared = commands.map(|commands| (commands, &**prefix));
+    let fleet = Arc::new(SharedPolicies::new(limits, Default::default(), shared));
+    fleet.look().await.map_err(unusable)?;
     let followed = Arc::clone(&fleet);
     tokio::spawn(async move { followed.follow().await });
+    let windows: Arc<dyn Store> = match redis {
+        Some(redis) => {
+            tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
+            Arc::new(redis.store)
+        }
+        None => {
+            tracing::info!("windows, stock and orders are kept in this process");
+            Arc::new(MemoryStore::new())
+        }
+    };
     if args.user_query.is_some() {
         tracing::warn!(
             "every client is the user that it names: --user-query is for load generators"
@@ -88,50 +132,4 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     }
     serve(server, clients, admin, operator, pages::live()).await?;
     Ok(())
-}
-
-/// What limits and sells: the store of the windows, what is for sale, on which terms, and the policies.
-type Kept = (Arc<dyn Store>, Stock, Terms, Fleet);
-
-async fn on_redis(args: &Args, limits: Limits, redis: Connected) -> Result<Kept, Box<dyn Error>> {
-    let unusable = |source| redis.unusable(source);
-    let (prefix, replicas) = (&args.redis.prefix, args.replicas());
-    let commands = redis.store.commands();
-    let opening = Opening::start(args, Some(commands.clone())).await.map_err(unusable)?;
-    // The date may have nanoseconds.
-    let is_later = |date| date >= UNIX_EPOCH + Duration::from_micros(opening.micros() + 1);
-    if opening.opens_in().is_none() && args.opens_at.is_some_and(is_later) {
-        let error = format!(
-            "--opens-at is later than the opening in the key {prefix}:opening, and the sale is open\n\
-             hint: leave the date as it was, or for a new sale stop all servers, and delete {prefix}:opening and \
-             {prefix}:{{SKU}}:*, but keep :refunds until they are paid back"
-        );
-        return Err(error.into());
-    }
-    let terms = terms(args, opening);
-    // What waits for replicas has a connection on which nothing else waits with it.
-    let waiting = if replicas.wanted > 0 { args.redis.connect().await? } else { None };
-    let waiting = waiting.map_or_else(|| commands.clone(), |redis| redis.store.commands());
-    let on_sale = &args.stock;
-    let stock =
-        RedisStock::open(waiting, commands.clone(), prefix, on_sale, replicas, terms.clone()).await;
-    let stock = stock.map_err(|error| -> Box<dyn Error> {
-        match error {
-            StockError::Store(source) => redis.unusable(source).into(),
-            StockError::Lost(ref sku) => {
-                let hint = new_sales(prefix, &[sku], on_sale.len() == 1);
-                format!("{error}, and maybe its orders\nhint: {hint}").into()
-            }
-            error => error.into(),
-        }
-    })?;
-    let fleet = SharedPolicies::new(limits, Default::default(), Some((commands.clone(), prefix)));
-    fleet.look().await.map_err(unusable)?;
-    tracing::info!(addresses = %redis.addresses, "windows, stock and orders are kept in Redis");
-    Ok((Arc::new(redis.store), stock, terms, fleet))
-}
-
-fn terms(args: &Args, opening: Opening) -> Terms {
-    let draws = opening.micros() > 0 && !args.first_come;
-    Terms { opening, draws, turn: args.turn, pay_within: args.pay_within }
 }

@@ -81,12 +81,10 @@ impl Limits {
                 let is_here = network_of(&nets, &key) == number;
                 if is_here { Ok(key) } else { Err(KeyError::NotApplicable) }
             };
-            let more = |quota: &Quota| match users.zip(args.accounts) {
-                Some((users, usual)) => {
-                    let limit = quota.limit().saturating_mul(users).div_ceil(usual.limit());
-                    Quota::new(limit, quota.window())
-                }
-                None => *quota,
+            let (users, usual) =
+                users.zip(args.accounts).map_or((1, 1), |(users, usual)| (users, usual.limit()));
+            let more = |quota: &Quota| {
+                Quota::new(quota.limit().saturating_mul(users).div_ceil(usual), quota.window())
             };
             let ip = args.ip_quota.as_ref().map(|usual| {
                 let quotas = usual.quotas().iter().map(more);
@@ -183,9 +181,6 @@ impl PolicySet for Limits {
 
 /// Returns the number of the first network that has this address, counted from 1, or 0.
 fn network_of(nets: &[IpNet], address: &Key) -> usize {
-    if nets.is_empty() {
-        return 0;
-    }
     // The text is an IPv4 address or an IPv6 network.
     let text = str::from_utf8(address.as_bytes()).unwrap_or_default();
     let net = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));

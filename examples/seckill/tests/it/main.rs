@@ -2,7 +2,6 @@
 
 mod admin;
 mod draw;
-mod fleet;
 mod opening;
 mod orders;
 mod payments;
