@@ -3,7 +3,6 @@
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use test_support::Redis;
 use test_support::server_process::{Server, cannot_start, fails, refuses};
 
 use crate::{ADMIN, SECKILL, TOKEN, alone, words};
@@ -101,15 +100,4 @@ async fn a_signal_stops_both_listeners_at_once() {
             assert!(TcpStream::connect(url.trim_start_matches("http://")).is_err(), "{url}");
         }
     }
-}
-
-#[tokio::test]
-async fn an_endless_order_is_cut_off_at_a_stop() {
-    let redis = Redis::start().await;
-    let server = alone(&format!("--redis {} --response-timeout 10m", redis.url()));
-    assert_eq!(server.get("/healthz").await.status, 200);
-    redis.run::<()>(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
-    server.spawn(server.order_request("iphone", "alice"));
-    redis.holds_back(1).await;
-    assert!(server.stop().contains("cut off"));
 }
