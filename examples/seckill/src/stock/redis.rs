@@ -189,25 +189,24 @@ async fn confirm_together(
         if let Err(StoreError::Disconnected { .. }) = told {
             told = commands.pipeline(&ask).await;
         }
-        let told = told
-            .map(|(confirmed, info)| Replication { confirmed, ..Replication::of(&info) })
-            .map_err(|error| match error {
-                StoreError::Timeout => error,
-                // What it is asked about was executed.
-                error => StoreError::Uncertain { error: Box::new(error) },
-            });
-        let is_elsewhere = |it: &Replication| callers.iter().any(|(of, _)| *of != it.history);
-        if told.as_ref().is_ok_and(is_elsewhere) && !replicas.on_cluster {
+        let told =
+            told.map(|(confirmed, info)| Replication { confirmed, ..Replication::of(&info) });
+        // What it is asked about was executed.
+        let told = told.map_err(|error| StoreError::Uncertain { error: Box::new(error) });
+        let mut is_elsewhere = false;
+        for (of, caller) in callers.drain(..) {
+            let mut told = told.clone();
+            if let Ok(it) = &mut told
+                && it.history != of
+            {
+                // Another master may lack what that of the caller has told.
+                (it.confirmed, is_elsewhere) = (0, true);
+            }
+            let _ = caller.send(told);
+        }
+        if is_elsewhere && !replicas.on_cluster {
             // One of the two masters is the old one. The next connection leads to where the name does now.
             let _ = commands.query::<Value>(&redis::cmd("QUIT")).await;
-        }
-        for (of, caller) in callers.drain(..) {
-            // Another master may lack what that of the caller has told.
-            let told = told.clone().map(|it| match it.history == of {
-                true => it,
-                false => Replication { confirmed: 0, ..it },
-            });
-            let _ = caller.send(told);
         }
     }
 }
