@@ -199,7 +199,7 @@ async fn last_message_of_each_case_triggers_a_rule() {
 #[tokio::test]
 async fn message_to_nobody_is_held_to_no_rule_about_peers() {
     on_both(async |clock| {
-        let mut chat = Chat::new(clock, &["peers 2/1h mute 1s"]);
+        let chat = Chat::new(clock, &["peers 2/1h mute 1s"]);
         assert_eq!(chat.send(Message::from("alice").to("a")).await, None);
         assert!(chat.send(Message::from("alice").to("b")).await.is_some());
         sleep(Duration::from_millis(1_050)).await;
