@@ -264,7 +264,7 @@ impl<R: BatchedRequest> Drop for Task<R> {
         if queue.tasks == 0 {
             // Nothing waits, unless the runtime has ended. Then there may be no next request that starts another task.
             queue.sending_since = None;
-            let abandoned = mem::take(&mut queue.waiting);
+            let abandoned: Vec<_> = queue.waiting.drain(..).collect();
             drop(queue);
             // Not under the lock: it wakes the callers.
             drop(abandoned);

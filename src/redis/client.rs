@@ -34,8 +34,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 /// - At most 64 calls to one server are under way, beside those of [`Client::run_many`]. Others wait in
 ///   their order, and fail after a second without having been sent: as [`StoreError::Overloaded`], or as
 ///   [`StoreError::Unavailable`] if Redis was silent meanwhile.
-/// - A node that refuses a call because its slot is elsewhere has executed nothing. It is asked who has the slot, and the call
-///   goes there, for at most 0.2 s.
+/// - A node that refuses a call because its slot is elsewhere has executed nothing. It is asked who has which slot, and the call
+///   goes to the node that it names, for at most 0.2 s.
 /// - Somebody looks who has which slot once a second while the store is in use, and more often after a call has failed.
 #[derive(Clone)]
 pub(crate) struct Client {
@@ -226,17 +226,19 @@ impl Client {
                 return result;
             }
             is_asking = code == "ASK";
-            if is_asking {
-                node = self.cluster.node_at(message, &node)?;
-                continue;
-            }
             if code == "MOVED" {
                 // Whoever refuses it knows who has the slots.
                 self.cluster.ask_once(&node, &slots).await;
             }
-            sleep(pause_after(refusals, FIRST_PAUSE, LONGEST_PAUSE)).await;
-            refusals += 1;
-            node = self.node_of(name).await?;
+            if !is_asking {
+                sleep(pause_after(refusals, FIRST_PAUSE, LONGEST_PAUSE)).await;
+                refusals += 1;
+            }
+            node = match code {
+                "TRYAGAIN" => self.node_of(name).await?,
+                // Its key may be another one than `name`.
+                _ => self.cluster.node_at(message, is_asking, &node)?,
+            };
         }
     }
 

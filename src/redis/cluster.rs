@@ -187,8 +187,13 @@ impl Cluster {
         }
     }
 
-    /// Returns the node that is about to get a slot, as the one says that has the slot.
-    pub(super) fn node_at(&self, message: &str, from: &Node) -> Result<Arc<Node>, StoreError> {
+    /// Returns the node that a redirection names. `is_asking` says whether the other node has a part of its slot still.
+    pub(super) fn node_at(
+        &self,
+        message: &str,
+        is_asking: bool,
+        from: &Node,
+    ) -> Result<Arc<Node>, StoreError> {
         let named = message.rsplit(' ').next().unwrap_or_default().rsplit_once(':');
         let port = named.and_then(|(_, port)| port.parse().ok());
         let (Some((host, _)), Some(port)) = (named, port) else {
@@ -204,9 +209,13 @@ impl Cluster {
         let node = self.make_node((address, None), self.keys.mark());
         let mut all = Slots::clone(&slots);
         all.nodes.push(node.clone());
+        if !is_asking {
+            // It may have replaced another one, and nobody has said so.
+            self.health.record_loss();
+        }
         if !Arc::ptr_eq(&slots, &self.slots.compare_and_swap(&slots, Arc::new(all))) {
             // Another call may have made it meanwhile.
-            return self.node_at(message, from);
+            return self.node_at(message, is_asking, from);
         }
         Ok(node)
     }
@@ -406,7 +415,7 @@ mod tests {
         let cluster = cluster(&[real.nodes[0].url()]);
         cluster.connect().await.unwrap();
         let first = cluster.slots.load().nodes[0].clone();
-        cluster.node_at("ASK 1 127.0.0.1:1", &first).unwrap();
+        cluster.node_at("ASK 1 127.0.0.1:1", true, &first).unwrap();
         for nodes in [4, 3, 3] {
             let slots = cluster.slots.load_full();
             assert!(cluster.ask(&first, &slots).await.unwrap());
