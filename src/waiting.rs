@@ -99,7 +99,8 @@ impl Waiting {
     fn raise(&self, check: &Check, outcome: &mut Outcome) {
         let queues = self.lock();
         for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
-            if let Some(queue) = queues.get(log).filter(|_| has_turns(log, cost)) {
+            let queue = queues.get(log).filter(|it| !it.takes_nothing() && has_turns(log, cost));
+            if let Some(queue) = queue {
                 queue.raise_behind_all(outcome, &log.policy, cost);
             }
         }

@@ -109,8 +109,6 @@ impl Counted {
         let (head, body) = response.into_parts();
         let head = Response::from_parts(head, ());
         self.settle_by_head(Some(&in_http(&head)), shown);
-        // Not sooner: after a panic of a closure there is no response.
-        (self.cancel, self.has_response) = (None, true);
         if self.config.body_cost.is_none() {
             self.budgets = None;
         }
@@ -123,6 +121,8 @@ impl Counted {
         if self.is_complete || self.is_head {
             self.end();
         }
+        // Not sooner: after a panic of a closure there is no response.
+        (self.cancel, self.has_response) = (None, true);
         head.map(|()| body)
     }
 

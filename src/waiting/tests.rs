@@ -40,6 +40,20 @@ async fn later_waiter_bounds_no_earlier_caller() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_only_looks_at_a_log_makes_no_wait_longer() {
+    let (store, waiting) = (MemoryStore::new(), Waiting::default());
+    let log = LogId::new(Arc::new(Policy::from(Quota::per_minute(1))), 1_u64);
+    let check = Check::new([log.clone()]);
+    assert!(store.admit(&check).await.unwrap().admitted);
+    advance(Duration::from_secs(20)).await;
+    let looks = Waiter::new(0, log.policy.clone(), None);
+    let _looks = waiting.join(log, waiting.ticket(), looks, None);
+    let mut outcome = store.peek(&Check::new(check.logs.clone())).await.unwrap();
+    waiting.raise(&check, &mut outcome);
+    assert_eq!(outcome.logs()[0].wait_us(), 40_000_000);
+}
+
 /// Waits of four threads, a third of which are dropped and a third of which have a deadline. Each caller has
 /// one to three logs of one key each, some given twice and some at no cost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -117,4 +117,14 @@ mod tests {
         assert!(after(100, 40) >= 100);
         assert_eq!(after(27, 1), 27, "a small log keeps its memory");
     }
+
+    #[test]
+    fn sums_follow_what_is_inserted_between() {
+        let mut costs = Costs::default();
+        for (index, cost) in [(0, 3), (1, 5), (1, u32::MAX)] {
+            costs.insert(index, Cost::of(cost));
+        }
+        let most = u64::from(u32::MAX);
+        assert_eq!([0, 1, 2, 3].map(|index| costs.from(index)), [most + 8, most + 5, 5, 0]);
+    }
 }

@@ -42,6 +42,8 @@ impl Nodes {
     }
 
     fn of(cluster: Cluster, store: RedisStore, limit: u32) -> Self {
+        assert_eq!([LOG, BOBS].map(Cluster::owner), [ALICE, BOB]);
+        assert_eq!(EACH.map(|key| Cluster::owner(&format!("{{={key}}}"))), [0, 1, 2]);
         let user = PolicyHandle::new(user(limit));
         let ip = Policy::new("ip").quota(Quota::per_hour(1)).into();
         Self { cluster, limiter: limiter(&user, &store), store, user, ip }

@@ -253,18 +253,24 @@ async fn what_is_send_stays_send() {
     assert_eq!(task.await.unwrap().unwrap().status(), OK);
 }
 
-/// The service has given no response.
+/// The service has given no response. That to HEAD is over with its head.
 #[tokio::test]
 async fn panic_of_what_sees_the_head_is_no_response() {
     type Panics = fn(SlidingWindowLayer) -> SlidingWindowLayer;
     let plain = || Policy::new("user").quota(Quota::per_minute(9));
     let cancels: Panics = |it| it.cancel_if(|_| panic!("a bug of the application"));
     let settles: Panics = |it| it.settle_from_head(|_| panic!("a bug of the application"));
-    for (policy, panics) in [(plain(), cancels), (plain().budget(), settles)] {
+    let settles_at_once: Panics =
+        |it| it.settle_from_body(0, |_| panic!("a bug of the application"));
+    for (policy, panics) in
+        [(plain(), cancels), (plain().budget(), settles), (plain().budget(), settles_at_once)]
+    {
         let store = MemoryStore::new();
         let layer = by_user(policy.clone(), store.clone()).cancel_unanswered(true);
         let service = panics(layer).layer(service_fn(ok));
-        assert!(tokio::spawn(service.oneshot(from_user("alice"))).await.unwrap_err().is_panic());
+        let mut request = from_user("alice");
+        *request.method_mut() = Method::HEAD;
+        assert!(tokio::spawn(service.oneshot(request)).await.unwrap_err().is_panic());
         assert_eq!(left(policy, &store).await, 9);
     }
 }

@@ -525,6 +525,21 @@ async fn denial_behind_another_names_no_longer_wait_than_its_queue() {
     assert!(first.is_ok());
 }
 
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_counts_those_of_each_log() {
+    let (user, tenant) = (policy("user", 1, TEN), policy("tenant", 1, TEN * 2));
+    let limiter = Limiter::new(&user, MemoryStore::new());
+    for log in [(&user, "alice"), (&tenant, "t")] {
+        assert!(limiter.check_all([log]).await.unwrap().is_admitted());
+        waits(&limiter, [(log.0, log.1, 1)], None);
+        sleep(A_MOMENT).await;
+    }
+    for logs in [[(&user, "alice"), (&tenant, "t")], [(&tenant, "t"), (&user, "alice")]] {
+        let denied = limiter.until_admitted_all(|| logs, Some(Duration::ZERO)).await.unwrap_err();
+        assert_eq!(denied.retry_after(), Some(TEN * 4 - A_MOMENT), "{denied:?}");
+    }
+}
+
 /// Nobody waits for its tenant.
 #[tokio::test(start_paused = true)]
 async fn look_before_a_wait_behind_others_makes_no_other_wait_longer() {

@@ -32,7 +32,8 @@ async fn each_call_reports_its_script_its_time_and_how_many_share_it() {
     assert_eq!(recorded.samples(&call_seconds("reset", "ok")).len(), 1);
     assert_eq!(recorded.samples(ADMIT_BATCHES), [1.0; 4]);
 
-    join_all((0..50_u32).map(|user| limiter.check(user))).await;
+    let decisions = join_all((0..50_u32).map(|user| limiter.check(user))).await;
+    assert!(decisions.iter().all(Result::is_ok), "{decisions:?}");
     let batches = recorded.samples(ADMIT_BATCHES);
     assert_eq!(batches.iter().sum::<f64>(), 54.0);
     assert!(batches.len() < 24 && batches.iter().all(|it| *it <= 32.0), "{batches:?}");

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -210,7 +211,10 @@ impl Shared {
             drop(calling);
             reading
         });
-        call.await.unwrap_or_else(|_| {
+        call.await.unwrap_or_else(|error| {
+            if let Ok(panic) = error.try_into_panic() {
+                resume_unwind(panic);
+            }
             let message = "the task of the call has ended".to_owned();
             Err(StoreError::Disconnected { message })
         })

@@ -285,7 +285,7 @@ fn random_pause_us(rng: &mut Rng) -> u64 {
         29..49 => (rng.u64(..3) * 5 * SECOND + rng.u64(..3)).saturating_sub(1),
         49..59 => rng.u64(..40 * SECOND),
         // A storm is known for a day after its last message.
-        _ => rng.u64(..8 * HOUR),
+        _ => rng.u64(..24 * HOUR),
     }
 }
 

@@ -196,9 +196,11 @@ if op == 'order' then
     return reply('sold-out')
   end
   local deadline = now_us + pay_us
-  call('ZADD', held, deadline, subject)
+  -- Fails here if this user may not, or there is no memory, and a turn is still there.
+  call('ZADD', held, 'XX', 0, '')
   call('HSET', buyers, subject, value)
   call('HSET', orders, value, subject)
+  call('ZADD', held, deadline, subject)
   history = history + 1
   return reply('placed', value, deadline)
 end

@@ -35,14 +35,15 @@ impl Scripts {
                 false => clock.advance(now - before).await,
             }
         };
-        let is_check = |step: &Step| together && matches!(step, Step::Check(_));
-        for steps in steps.chunk_by(|one, next| is_check(one) && is_check(next)) {
+        let is_check = |step: &Step| matches!(step, Step::Check(_));
+        let calls = steps.chunk_by(|one, next| !together || is_check(one) && is_check(next));
+        for steps in calls {
             let played = match steps {
-                [_] => player.play(steps, &mut move_clock).await,
-                checks => {
+                steps if together && steps.len() > 1 => {
                     let admit = async |checks: &[Check]| store.admit_in_one_call(checks).await;
-                    player.play_in_one_call(checks, admit).await
+                    player.play_in_one_call(steps, admit).await
                 }
+                steps => player.play(steps, &mut move_clock).await,
             };
             played.unwrap_or_else(|difference| panic!("history {histories}: {difference}"));
         }

@@ -33,7 +33,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 // - A request is cancelled or settled while its admission is being written. Its state in the journal
 //   changes, so it stays there, and is written again. Test: `cancelled_request_stays_cancelled`.
 // - Another process resets the log or lifts a ban during an outage. Redis leaves out what is older than
-//   the reset, and a ban that was seen before it was lifted, and says so. A request counts if it is not
+//   the reset, and a ban that was seen before it was lifted, to within the time of a call, and says so. A request counts if it is not
 //   clear which was first, also because the slot of a Cluster is on its way and another node has the mark. Tests:
 //   `reset_elsewhere_in_outage_stays_reset`, `outage_leaves_the_bans_that_it_should` and
 //   `log_of_a_slot_that_moves_is_written_back`.
@@ -184,8 +184,9 @@ impl RedisStore {
             let age = Some(Duration::from_micros(now_us.saturating_sub(ban.seen_us)));
             let length = (ban.wait_us(now_us), ban.length_us, ban.level);
             let sent = Instant::now();
-            let reply =
-                requests::impose(&self.0.client, log, length, &ban.reason, age, false).await?;
+            // A repeated call would say that the ban was seen later than it was.
+            let client = self.0.client.once();
+            let reply = requests::impose(&client, log, length, &ban.reason, age, false).await?;
             if reply.was_lifted {
                 local.lift_ban(log);
             }

@@ -47,6 +47,17 @@ async fn processes_share_one_start_and_end() {
     assert_eq!(reported, expected.collect::<Vec<_>>());
 }
 
+/// As in process.
+#[tokio::test]
+async fn panic_of_the_hook_is_that_of_the_call() {
+    let redis = Redis::start().await;
+    let detector = StormDetector::on_redis(rule("1/1h"), &redis.store().await).unwrap();
+    let detector = detector.on_event(|_| panic!("a bug of the application"));
+    detector.record("lobby", "1").await.unwrap();
+    let starts = tokio::spawn(async move { detector.record("lobby", "2").await.map(|_| ()) });
+    assert!(starts.await.unwrap_err().is_panic());
+}
+
 #[tokio::test]
 async fn another_process_reports_the_end() {
     let redis = Redis::start().await;

@@ -69,6 +69,15 @@ struct Known {
     followers: Followers,
 }
 
+impl Known {
+    /// Takes note of why nothing can be sold. A loss stands until a look has found the stock again.
+    fn note(&mut self, trouble: Option<StockError>) {
+        if self.seen.is_some() || !matches!(self.trouble, Some(StockError::Lost(_))) {
+            self.trouble = trouble;
+        }
+    }
+}
+
 /// What Redis tells of a SKU.
 struct Told {
     reply: Reply,
@@ -288,7 +297,7 @@ impl RedisStock {
         let Told { reply, history, level, replicas, risk } = told.inspect_err(|error| {
             // Until it is stale, the level before is shown.
             known.seen = known.seen.filter(|_| !matches!(error, StockError::Lost(_)));
-            known.trouble = Some(error.clone());
+            known.note(Some(error.clone()));
         })?;
         let there = |it: &Level| it.entries + it.turns + it.sold;
         let before = known.seen.replace((Instant::now(), level)).map_or(0, |it| there(&it.1));
@@ -303,7 +312,7 @@ impl RedisStock {
         let trouble = refused.or(risk);
         // What was not confirmed stays so until the replicas confirm it: the next look may be at another master.
         if trouble.is_some() || self.replicas.wanted == 0 {
-            known.trouble = trouble;
+            known.note(trouble);
         } else if let Some(by) = replicas
             // A failover may take back what too few replicas have.
             && (history > known.history || known.trouble.is_some())
@@ -417,7 +426,7 @@ impl RedisStock {
         if trouble.is_none() {
             known.history = known.history.max(count);
         }
-        known.trouble.clone_from(&trouble);
+        known.note(trouble.clone());
         trouble
     }
 }

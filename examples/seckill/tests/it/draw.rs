@@ -18,7 +18,7 @@ async fn entry(server: &Server, user: &str) -> Value {
 }
 
 /// Waits until a user is in that state, as often as the server allows.
-async fn becomes(server: &Server, user: &str, state: &str) -> Value {
+pub(crate) async fn becomes(server: &Server, user: &str, state: &str) -> Value {
     for _ in 0..30 {
         let seen = entry(server, user).await;
         if seen["state"] == state {
@@ -339,6 +339,19 @@ async fn an_operator_learns_of_lost_entries() {
     redis.restart().await;
     eventually("it is gone", async || entries().await == 0).await;
     assert!(server.stop().contains("Redis has lost entries"));
+}
+
+/// Redis takes nothing back of what a script has changed before an error.
+#[tokio::test]
+async fn an_order_that_redis_breaks_off_leaves_the_turn() {
+    let redis = Redis::start().await;
+    let server = on_redis(&redis, OPEN_DRAW);
+    enter(&server, "alice").await;
+    let ticket = becomes(&server, "alice", "turn").await["ticket"].clone();
+    for (change, status) in [("-hset", 503), ("+hset", 201)] {
+        redis.run::<()>(&["ACL", "SETUSER", "default", change]).await;
+        assert_eq!(order(&server, "alice", &ticket).await.status, status, "{change}");
+    }
 }
 
 #[tokio::test]
