@@ -10,10 +10,12 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::cluster::{Cluster, Node, USUAL_PAUSE};
 use super::connection::Connection;
+use super::health::Health;
 use super::keys::Keys;
 use super::reply::Replies;
 use super::request::{Request, is_redirection};
 use super::scripts::{Script, Scripts};
+use super::servers::RedisServers;
 use crate::error::{StoreError, task_has_ended};
 use crate::telemetry;
 use crate::time::{Pace, pause_after};
@@ -49,9 +51,16 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(cluster: Arc<Cluster>, scripts: &'static Scripts) -> Self {
-        let (keys, pace) = (cluster.keys.clone(), Arc::new(Pace::done()));
-        Self { cluster, keys, scripts, pace, repeats: true }
+    /// Connects when that is needed.
+    pub(crate) fn new(
+        servers: RedisServers,
+        response_timeout: Duration,
+        health: Health,
+        keys: Keys,
+        scripts: &'static Scripts,
+    ) -> Self {
+        let cluster = Cluster::new(servers, response_timeout, health, keys.clone());
+        Self { cluster, keys, scripts, pace: Arc::new(Pace::done()), repeats: true }
     }
 
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {

@@ -4,8 +4,6 @@ use std::collections::HashSet;
 use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisConnectionInfo,
@@ -17,10 +15,8 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject},
 };
 
-use super::cluster::Cluster;
 use super::connection::at;
 use super::view::Primary;
-use super::{Health, Keys};
 use crate::error::StoreError;
 
 /// The Redis servers of a store: one server, the master that Sentinels name, or a cluster.
@@ -173,13 +169,8 @@ impl RedisServers {
         self.certificates.get_or_insert(none)
     }
 
-    /// Makes the connections, which connect when they are needed.
-    pub(crate) fn open(
-        self,
-        response_timeout: Duration,
-        health: Health,
-        keys: Keys,
-    ) -> RedisResult<Arc<Cluster>> {
+    /// Finds what is wrong with certificates and credentials, which each connection would find out anew.
+    pub(crate) fn ensure_usable(&self) -> RedisResult<()> {
         #[cfg(feature = "tls")]
         if let Some(redis::TlsCertificates { root_cert, client_tls }) = &self.certificates {
             let client_cert = client_tls.as_ref().map(|tls| &tls.client_cert);
@@ -197,9 +188,7 @@ impl RedisServers {
             let fix = "master_credentials are for servers behind Sentinels: write those of others in the URL";
             return Err((ErrorKind::InvalidClientConfig, fix).into());
         }
-        // Each connection makes its client anew: what is wrong with a certificate is an error now.
-        self.urls.iter().try_for_each(|url| self.client(url.clone()).map(|_| ()))?;
-        Ok(Cluster::new(self, response_timeout, health, keys))
+        self.urls.iter().try_for_each(|url| self.client(url.clone()).map(|_| ()))
     }
 
     /// Returns a node of the Cluster, which is reached with the credentials of the first server.
@@ -326,9 +315,8 @@ mod tests {
     #[test]
     fn cryptography_provider_is_installed_for_tls_alone() {
         for (url, is_installed) in [("redis://127.0.0.1", false), ("rediss://127.0.0.1", true)] {
-            let (health, keys) = (Health::default(), Keys::new("tsw".to_owned()));
             let servers = RedisServers::one(url).unwrap();
-            servers.open(Duration::from_secs(1), health, keys).unwrap();
+            servers.ensure_usable().unwrap();
             let installed = rustls::crypto::CryptoProvider::get_default();
             assert_eq!(installed.is_some(), is_installed, "{url}");
         }
@@ -349,8 +337,7 @@ mod tests {
                 let of_roots = (servers.clone().root_certificate(pem), "root_certificate");
                 let of_client = (servers.clone().client_certificate(pem, ""), "client_certificate");
                 for (servers, name) in [of_roots, of_client] {
-                    let (health, keys) = (Health::default(), Keys::new("tsw".to_owned()));
-                    let error = servers.open(Duration::from_secs(1), health, keys).err();
+                    let error = servers.ensure_usable().err();
                     let error = error.expect("an error").to_string();
                     let wanted = format!("{name} holds no certificate in PEM");
                     assert!(error.contains(&wanted), "{pem:?}: {error}");

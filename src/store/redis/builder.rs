@@ -167,12 +167,10 @@ impl RedisStoreBuilder {
         servers: RedisServers,
         scripts: &'static Scripts,
     ) -> Result<RedisStore, StoreError> {
-        let health = Health::default();
-        let keys = Keys::new(self.prefix.clone());
-        let cluster = servers.open(self.response_timeout, health.clone(), keys);
-        let cluster =
-            cluster.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
-        let client = Client::new(cluster, scripts);
+        let usable = servers.ensure_usable();
+        usable.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
+        let (health, keys) = (Health::default(), Keys::new(self.prefix.clone()));
+        let client = Client::new(servers, self.response_timeout, health.clone(), keys, scripts);
         let max_age = if self.deny_cache { self.deny_cache_max_age } else { Duration::ZERO };
         let inner = Inner {
             checks: Batch::new(client.clone()),
