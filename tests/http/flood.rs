@@ -1,15 +1,10 @@
 //! Three times as many keys as there is room for come once, against the in-process store. The test runs in a process
 //! of its own, because it looks at the memory of the process.
 
-use tokio::runtime::Handle;
-use tokio_test::assert_ready;
-use tokio_test::task::spawn;
-
 use crate::*;
 
 const CAPACITY: usize = 200_000;
-const KEYS: u64 = 3 * CAPACITY as u64;
-const THREADS: u64 = 2;
+const KEYS: usize = 3 * CAPACITY;
 /// What the store may take for a log whose key is as long as keys get.
 const BYTES_A_WINDOW: usize = 320;
 /// What the process may take besides.
@@ -32,42 +27,28 @@ async fn worker_process() {
     }
     assert_eq!(status(&service, "frugal").await, OK);
 
-    let runtime = Handle::current();
-    let admitted = AtomicUsize::new(0);
-    let flood = |thread: u64| {
-        // Threads that have entered the runtime see its paused time.
-        let _entered = runtime.enter();
-        let mut limited = Check::new([LogId::new(policy.get(), "limited")]);
-        for number in (thread..KEYS).step_by(THREADS as usize) {
-            // Those that there is room for are as long as keys get.
-            let mut bytes = [0xff; 128];
-            bytes[..8].copy_from_slice(&number.to_be_bytes());
-            let length = if number < 2 * CAPACITY as u64 { 128 } else { 8 };
-            let log = LogId::new(policy.get(), &bytes[..length]);
-            match assert_ready!(spawn(store.admit(&Check::new([log]))).poll()) {
-                Ok(outcome) => {
-                    assert!(outcome.admitted, "a new key is never denied");
-                    admitted.fetch_add(1, Ordering::Relaxed);
-                }
-                Err(error) => {
-                    assert!(matches!(error, StoreError::Full { .. }), "{error}");
-                    assert_eq!(store.len(), CAPACITY, "turned away only for want of room");
-                }
+    let mut admitted = 0;
+    for number in 0..KEYS {
+        // Those that there is room for are as long as keys get.
+        let mut key = [0xff; 128];
+        key[..8].copy_from_slice(&number.to_be_bytes());
+        let length = if number < 2 * CAPACITY { 128 } else { 8 };
+        let log = LogId::new(policy.get(), &key[..length]);
+        match store.admit(&Check::new([log])).await {
+            Ok(outcome) => {
+                assert!(outcome.admitted, "a new key is never denied");
+                admitted += 1;
             }
-            if number % 4096 == thread {
-                limited.id = uuid::Uuid::new_v4();
-                let outcome = assert_ready_ok!(spawn(store.admit(&limited)).poll(), "it is live");
-                assert!(!outcome.admitted, "evicted by {number} keys");
-                assert!(store.len() <= CAPACITY);
+            Err(error) => {
+                assert!(matches!(error, StoreError::Full { .. }), "{error}");
+                assert_eq!(store.len(), CAPACITY, "turned away only for want of room");
             }
         }
-    };
-    std::thread::scope(|scope| {
-        for thread in 0..THREADS {
-            scope.spawn(move || flood(thread));
+        if number % 4096 == 0 {
+            assert_eq!(status(&service, "limited").await, TOO_MANY, "evicted by {number} keys");
         }
-    });
-    assert_eq!(admitted.into_inner(), CAPACITY - 2, "as many new keys as there was room for");
+    }
+    assert_eq!(admitted, CAPACITY - 2, "as many new keys as there was room for");
     let most = memory_kb("self", "VmHWM") as usize * 1024;
     let bound = CAPACITY * BYTES_A_WINDOW + BYTES_BESIDES;
     assert!(most < bound, "the process has had {most} bytes, {bound} are allowed");
