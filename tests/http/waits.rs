@@ -9,8 +9,6 @@ const HOUR: Duration = Duration::from_secs(3600);
 const ALICE: [(&str, &str); 1] = [("x-user-id", "alice")];
 const A_MOMENT: Duration = Duration::from_millis(1);
 
-test_support::on_every_store!(without_deny_cache: as_many_wait_as_fit_into_the_bound);
-
 /// Sends a request in a task, and returns once it waits.
 async fn start<S, B>(service: &S, headers: &[(&str, &str)]) -> JoinHandle<(HttpResponse, Duration)>
 where
@@ -29,18 +27,6 @@ where
 
 fn one_in_ten() -> SlidingWindowLayer {
     alone(Quota::new(1, TEN)).max_wait(TEN * 3)
-}
-
-/// On a real clock, on which each pair is a little later than its place. Windows so long that a busy machine is not
-/// later than a twentieth.
-async fn as_many_wait_as_fit_into_the_bound(store: impl Store + Clone) {
-    let window = Duration::from_secs(3);
-    let limit = by_user(Quota::new(2, window), store).max_wait(2 * window);
-    let service = limit.layer(service_fn(ok));
-    let send = |service| async move { status(&service, "alice").await };
-    let sent: JoinSet<_> = (0..7).map(|_| send(service.clone())).collect();
-    let statuses = sent.join_all().await;
-    assert_eq!(statuses.into_iter().filter(|status| *status == OK).count(), 6);
 }
 
 #[tokio::test(start_paused = true)]
