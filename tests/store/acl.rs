@@ -12,22 +12,9 @@ fn policy() -> Policy {
     Policy::new("user").quota(Quota::per_minute(1)).penalty("1/10m:1m".parse().unwrap())
 }
 
-/// Makes a store of the user, who has the keys that begin with `limiter:`, and has it do all that it can, but
-/// for a list of bans.
-async fn all_but_the_list(servers: RedisServers) {
-    let builder = RedisStore::builder().prefix("limiter").response_timeout(MINUTE / 6);
-    let store = builder.connect(servers).await.unwrap();
-    // A failure policy that decides would hide that Redis refuses.
-    let limiter = Limiter::new(policy(), store.clone()).failure_policy(FailurePolicy::Closed);
-    assert!(limiter.check("alice").await.unwrap().is_admitted());
-    let struck = limiter.check("alice").await.unwrap();
-    assert!(struck.denied().unwrap().retry_after() > Duration::ZERO);
-    limiter.reset("alice").await.unwrap();
-    assert_eq!(limiter.peek("alice").await.unwrap().remaining(), 1, "the log is empty");
-    let bans = Bans::new(policy(), store);
-    assert!(bans.get("alice").await.unwrap().is_some(), "the one strike was a ban");
-    assert!(bans.lift("alice").await.unwrap());
-    bans.impose("bob", MINUTE, "spam").await.unwrap();
+/// A failure policy that decides would hide that Redis refuses.
+fn limiter(policy: Policy, store: &RedisStore) -> Limiter {
+    Limiter::new(policy, store.clone()).failure_policy(FailurePolicy::Closed)
 }
 
 /// The connection works, so nothing else would show that each server decides alone.
@@ -55,12 +42,21 @@ async fn on_a_cluster_and_nothing_else() {
     }
     let theirs = ::redis::Client::open(urls[0].clone()).unwrap();
     let servers = RedisServers::cluster(urls).unwrap();
-    all_but_the_list(servers.clone()).await;
+    // All that it can do, but for a list of bans.
+    let store = patient().prefix("limiter").connect(servers).await.unwrap();
+    let user = limiter(policy(), &store);
+    assert!(user.check("alice").await.unwrap().is_admitted());
+    assert!(retry_after(&user, "alice").await > Duration::ZERO);
+    user.reset("alice").await.unwrap();
+    assert_eq!(user.peek("alice").await.unwrap().remaining(), 1, "the log is empty");
+    let bans = Bans::new(policy(), store.clone());
+    assert!(bans.get("alice").await.unwrap().is_some(), "the one strike was a ban");
+    assert!(bans.lift("alice").await.unwrap());
+    bans.impose("bob", MINUTE, "spam").await.unwrap();
     let carol = "limiter:{=carol}:user:1m";
     cluster.begin_to_move(carol, Cluster::next(carol)).await;
-    let store = patient().prefix("limiter").connect(servers).await.unwrap();
-    let limiter = Limiter::new(Quota::per_minute(1), store).failure_policy(FailurePolicy::Closed);
-    assert!(limiter.check("carol").await.unwrap().is_admitted());
+    let plain = limiter(Quota::per_minute(1).into(), &store);
+    assert!(plain.check("carol").await.unwrap().is_admitted());
     for node in &cluster.nodes {
         nothing_was_refused(node).await;
     }
@@ -82,8 +78,7 @@ async fn master_named_by_sentinels_gets_tls() {
     let port = tls::in_front_of(sentinel.server.port(), &files).await;
     let servers = RedisServers::sentinel([format!("rediss://127.0.0.1:{port}")], MASTER).unwrap();
     let store = patient().connect(files.of_clients(servers)).await.unwrap();
-    let limiter = Limiter::new(policy(), store).failure_policy(FailurePolicy::Closed);
-    assert!(limiter.check("alice").await.unwrap().is_admitted());
+    assert!(limiter(policy(), &store).check("alice").await.unwrap().is_admitted());
 }
 
 /// Each node gets the credentials of the first one, and TLS.
@@ -100,7 +95,7 @@ async fn nodes_of_a_cluster_get_tls() {
     }
     let servers = files.of_clients(RedisServers::cluster(&urls[..1]).unwrap());
     let store = patient().prefix("limiter").connect(servers).await.unwrap();
-    let limiter = Limiter::new(policy(), store).failure_policy(FailurePolicy::Closed);
+    let limiter = limiter(policy(), &store);
     for user in 0..20 {
         // Redis 6.2 learns its own port only at its start: another node names it.
         let is_admitted =
