@@ -259,33 +259,26 @@ async fn request_that_reserves_nothing_is_settled_all_the_same() {
     assert_eq!(send(&service, answered("70")).await.status, TOO_MANY, "the budget is full");
 }
 
-/// A client may name the cost, such as by the length of its body.
+/// A client may name the cost, and the budget of a key may be exempt.
 #[tokio::test(start_paused = true)]
-async fn request_that_costs_nothing_counts_in_other_rules() {
+async fn request_that_takes_no_budget_counts_in_other_rules() {
     let seen = Policy::new("seen").quota(Quota::per_minute(20)).distinct();
-    let service = layer(MemoryStore::new())
+    let free = layer(MemoryStore::new())
         .rule_distinct(seen, key::header("x-user-id"), key::header("x-value"))
-        .cost(|_| 0)
-        .layer(service_fn(ok));
-    for number in 0..30 {
-        let mut request = from_user(if number < 10 { "alice" } else { "bob" });
-        request.headers_mut().insert("x-value", number.into());
-        let status = send(&service, request).await.status;
-        assert_eq!(status == OK, number < 20, "request {number}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn request_exempt_from_the_budget_counts_in_other_rules() {
+        .cost(|_| 0);
     let budget = Overrides::new(tokens());
     budget.set("alice", "exempt".parse().unwrap()).unwrap();
-    let service = alone(calls())
+    let exempt = alone(calls())
         .rule_choosing(move |_, user| budget.get(user), key::header("x-user-id"))
-        .cost(|_| RESERVED)
-        .layer(service_fn(ok));
-    for number in 0..20 {
-        let status = status(&service, "alice").await;
-        assert_eq!(status == OK, number < 10, "request {number}: {status}");
+        .cost(|_| RESERVED);
+    for layer in [free, exempt] {
+        let service = layer.layer(service_fn(ok));
+        for number in 0..20 {
+            let mut request = from_user("alice");
+            request.headers_mut().insert("x-value", number.into());
+            let status = send(&service, request).await.status;
+            assert_eq!(status == OK, number < 10, "request {number}: {status}");
+        }
     }
 }
 
