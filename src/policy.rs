@@ -472,12 +472,21 @@ impl Policy {
         ensure_few(self.quotas.len()).map(|()| longest)
     }
 
-    /// Refuses a policy that limits nothing or has too many quotas, and warns of a ban that nobody would notice.
+    /// Refuses a policy that limits nothing or has too many quotas, and warns of a ban that nobody would notice, or that never
+    /// comes.
     fn ensure_quotas(self) -> Result<Self, PolicyError> {
         let longest = self.ensure_limits()?;
         let first = self.get_penalty().and_then(|penalty| penalty.levels().first());
         if let Some(first) = first.filter(|first| **first < longest.window()) {
             telemetry::ban_too_short(self.name(), *first, longest);
+        }
+        let shortest_us = self.quotas.first().map_or(0, Quota::window_us);
+        // An episode is at least as long as the shortest window.
+        let never_come = |strikes: &Quota| {
+            u64::from(strikes.limit() - 1).saturating_mul(shortest_us) >= strikes.window_us()
+        };
+        if let Some(strikes) = self.get_penalty().and_then(Penalty::strikes).filter(never_come) {
+            telemetry::ban_impossible(self.name(), strikes, &self);
         }
         Ok(self)
     }

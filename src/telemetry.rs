@@ -129,7 +129,8 @@ pub(crate) fn refused(code: &str) {
     event!(
         warn,
         code,
-        "Redis refuses checks, and the failure policy decides: see its log, and for NOPERM the rights of its user"
+        "Redis refuses checks, and the failure policy decides: for OOM its memory is full, for NOPERM its user lacks a \
+         right (ACL LOG), and for others see its log"
     );
 }
 
@@ -248,6 +249,18 @@ pub(crate) fn ban_too_short(policy: &str, ban: Duration, quota: impl Display) {
         %quota,
         "the first ban of a penalty is shorter than a window of its policy: when it ends, the log may still be \
          full, and the next denial is another strike"
+    );
+}
+
+/// Warns of a penalty whose strikes can't come within its time.
+pub(crate) fn ban_impossible(policy: &str, strikes: impl Display, quotas: impl Display) {
+    event!(
+        warn,
+        policy,
+        %strikes,
+        %quotas,
+        "a penalty never brings a ban: a key gets one strike in a window, however often it is denied, and so many \
+         windows take longer than the strikes count: ask for fewer strikes, or for a longer time"
     );
 }
 

@@ -88,7 +88,7 @@ impl RateLimitHeaders {
 }
 
 /// Inserts a field, unless the application has set it.
-fn insert(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+pub(super) fn insert(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     headers.entry(name).or_insert(value);
 }
 

@@ -36,7 +36,8 @@ use crate::window::Decision;
 ///   any log.
 /// - A gRPC request is denied with a status that gRPC clients read, see
 ///   [`Rejection::to_grpc_response`](crate::Rejection::to_grpc_response).
-/// - With several rules, either every log records the request or none does.
+/// - With several rules, either every log records the request or none does. On a Cluster, rules whose keys differ are
+///   checked in turn and rolled back, see [`RedisStore`](crate::RedisStore).
 /// - Under a policy that counts requests [in flight](crate::Policy::in_flight), a request holds its place until the
 ///   body of the response has ended or was dropped.
 /// - The readiness and the errors of the inner service are passed through unchanged.
@@ -453,8 +454,8 @@ impl SlidingWindowLayer {
     /// [`Bytes`](bytes::Bytes), such as a `String`. If the body fails, it ends there. If the compiler
     /// expects a `Response` and finds the `IntoResponse` of a closure (E0308), enable the feature `axum`.
     ///
-    /// The layer adds `Retry-After` and the fields of [`headers`](Self::headers) unless the response
-    /// has them, or is a redirection. To a gRPC request it sends the response of the closure only if the content type of
+    /// The layer adds `Retry-After`, `Cache-Control: no-store` and the fields of [`headers`](Self::headers) unless the
+    /// response has them, or is a redirection. To a gRPC request it sends the response of the closure only if the content type of
     /// that begins with `application/grpc`, because a gRPC client can read no other. Otherwise it
     /// sends the default one.
     #[cfg(feature = "axum")]

@@ -4,8 +4,9 @@ mod problem;
 use std::borrow::Cow;
 use std::time::Duration;
 
+use http::header::CACHE_CONTROL;
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use smallvec::SmallVec;
 
 use super::body::{RejectionBody, ResponseBody};
@@ -86,13 +87,14 @@ impl Rejection {
 
     /// Returns the default response to a request other than gRPC: a problem document
     /// ([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)) of the types that the draft on the
-    /// RateLimit fields registers, with `Retry-After` if a wait of a known length helps.
+    /// RateLimit fields registers, with `Retry-After` if a wait of a known length helps, and `Cache-Control: no-store`: a cache
+    /// must not keep a 429 ([RFC 6585, section 4](https://www.rfc-editor.org/rfc/rfc6585#section-4)), and some keep other errors.
     ///
     /// The layer adds the fields of [`headers`](super::SlidingWindowLayer::headers). A handler that has
     /// a [`Denied`] of its own responds with [`Denied::to_response`].
     pub fn to_response(&self) -> Response<String> {
         let mut response = problem::response(self);
-        self.insert_retry_after(response.headers_mut());
+        self.insert_fields(response.headers_mut());
         response
     }
 
@@ -162,7 +164,7 @@ impl Rejection {
         let headers = response.headers_mut();
         match grpc {
             Some(content_type) => grpc::set_content_type(headers, content_type),
-            None => self.insert_retry_after(headers),
+            None => self.insert_fields(headers),
         }
         // A ban does not depend on the quotas, whose state would mislead the client.
         if let Self::Denied(denied) = self {
@@ -171,7 +173,9 @@ impl Rejection {
         response
     }
 
-    fn insert_retry_after(&self, headers: &mut HeaderMap) {
+    /// Inserts `Cache-Control`, and `Retry-After` if a wait of a known length helps.
+    fn insert_fields(&self, headers: &mut HeaderMap) {
+        headers::insert(headers, CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(wait) = self.retry_after() {
             headers::insert_retry_after(headers, wait);
         }

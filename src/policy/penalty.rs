@@ -22,7 +22,9 @@ const DECAY: &str = "decay";
 /// A strike is an episode of denials by the policy's quotas. The first denial is the strike. The
 /// episode lasts as long as the longest window among the quotas that were full, and further denials in
 /// it are no strikes. So under `5/60s`, a client that never stops sending gets one strike a minute, and
-/// a client that sends a sixth request once gets one strike.
+/// a client that sends a sixth request once gets one strike. Ten strikes within a minute never come there, and a policy with
+/// such a penalty is warned of. The guide has
+/// [a ban after so many denials](crate::docs::which_tool#a-ban-after-so-many-denials).
 ///
 /// A request that several policies deny is a strike under each of them, whichever comes first. While the denial by one
 /// is [repeated from memory](crate::RedisStoreBuilder::deny_cache), the others count none, for at most a second. On a

@@ -70,6 +70,17 @@ impl RedisServers {
             if is_replica(&info) {
                 pinged?;
             }
+            let mistake = match (value(&info, "redis_mode"), &self.kind) {
+                (Some("sentinel"), _) => Some("this is a Sentinel: use RedisServers::sentinel"),
+                // Most of its keys are refused, of requests with several nearly all.
+                (Some("cluster"), Kind::One | Kind::Sentinel(_)) => {
+                    Some("this is a node of a Cluster: use RedisServers::cluster")
+                }
+                _ => None,
+            };
+            if let Some(mistake) = mistake {
+                return Err((ErrorKind::InvalidClientConfig, mistake).into());
+            }
             if let (Some(memory), Some(policy)) =
                 (value(&info, "maxmemory"), value(&info, "maxmemory_policy"))
                 && memory != "0"

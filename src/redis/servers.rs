@@ -88,6 +88,18 @@ impl RedisServers {
     /// `SENTINEL GET-MASTER-ADDR-BY-NAME`, and leaves a master as soon as more than half of them name another one. So
     /// give it all of them. The master is reached over TLS if the first URL is `rediss://`.
     ///
+    /// A Sentinel is asked with the username and the password of its URL, or with those of the first URL if it has none.
+    /// [`master_credentials`](Self::master_credentials) are for the master:
+    ///
+    /// ```
+    /// use tower_sliding_window::RedisServers;
+    ///
+    /// let sentinels = ["redis://:watch@10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let servers = RedisServers::sentinel(sentinels, "shop")?
+    ///     .master_credentials(Some("limiter".to_owned()), Some("secret".to_owned()));
+    /// # Ok::<(), tower_sliding_window::StoreError>(())
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
@@ -99,16 +111,19 @@ impl RedisServers {
         let mut named = HashSet::new();
         // Each has one vote.
         sentinels.retain(|sentinel| named.insert(sentinel.addr().to_string()));
-        let settings = sentinels[0].redis_settings().clone();
+        let first = sentinels[0].redis_settings().clone();
         for sentinel in &mut sentinels {
-            *sentinel = sentinel.clone().set_redis_settings(settings.clone());
+            let own = sentinel.redis_settings();
+            if own.username().or(own.password()).is_none() {
+                *sentinel = sentinel.clone().set_redis_settings(first.clone());
+            }
         }
         Ok(Self::new(sentinels, Kind::Sentinel(master.into())))
     }
 
     /// Sets the username and password of the servers behind Sentinels. Defaults to none. Their database is 0.
     ///
-    /// The credentials in the first Sentinel's URL are for the Sentinels only. Without Sentinels credentials here are an error
+    /// Those in the URLs are for the Sentinels only. Without Sentinels credentials here are an error
     /// of [`RedisStore::connect`](crate::RedisStore::connect): they belong in the URL.
     pub fn master_credentials(
         mut self,
@@ -346,15 +361,14 @@ mod tests {
         }
     }
 
-    /// Otherwise one Sentinel could be more than half of all.
     #[test]
-    fn sentinel_that_is_named_twice_has_one_vote() {
-        let urls =
-            ["redis://:secret@10.0.0.1:26379/", "redis://10.0.0.1:26379", "redis://10.0.0.2"];
+    fn sentinel_has_one_vote_and_its_own_password() {
+        let [one, again] = ["redis://:secret@10.0.0.1:26379/", "redis://10.0.0.1:26379"];
+        let urls = [one, again, "redis://10.0.0.2", "redis://:own@10.0.0.3"];
         let sentinels = RedisServers::sentinel(urls, "shop").unwrap().urls;
-        assert_eq!(sentinels.len(), 2);
-        for sentinel in &sentinels {
-            assert_eq!(sentinel.redis_settings().password(), Some("secret"), "of the first URL");
-        }
+        let passwords: Vec<_> =
+            sentinels.iter().map(|it| it.redis_settings().password().unwrap()).collect();
+        // Otherwise one Sentinel could be more than half of all.
+        assert_eq!(passwords, ["secret", "secret", "own"]);
     }
 }

@@ -43,6 +43,9 @@ use crate::window::{BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome,
 ///
 /// - A decision is one script call, atomic over all logs of the request. Requires Redis 6.2 or
 ///   later, or Valkey 8.1 or later.
+/// - On a Cluster this holds for each key of a request: all logs of a key are in one slot. A request of several keys takes a
+///   call for each, one after the other. If one denies, the request is taken out of the others, which may deny other
+///   requests because of it until then. So give rules one key where that fits, and a Cluster to those who outgrow one server.
 /// - Concurrent checks share script calls, whatever their logs, quotas, costs and penalties: up to 32 at a time, on a Cluster
 ///   those for one node. A Redis key of the wrong type concerns no other check.
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.

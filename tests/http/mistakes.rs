@@ -74,7 +74,26 @@ fn ban_that_ends_before_the_log_has_room_is_warned_of() {
     short.set("5/1m".parse::<Policy>().unwrap()).unwrap();
     assert_eq!(warnings.lines().len(), 1, "a shorter window is full for no longer");
     short.set(Quota::per_hour(5)).unwrap();
-    assert_eq!(warnings.lines().len(), 2, "it keeps its penalty");
+    assert_eq!(warnings.lines().len(), 3, "it keeps its penalty, which can't bring a ban any more");
+}
+
+#[test]
+fn ban_that_never_comes_is_warned_of() {
+    let warnings = Warnings::listen();
+    let user = |quotas: &str, penalty: &str| {
+        let policy = quotas.parse::<Policy>().unwrap().named("user");
+        PolicyHandle::new(policy.penalty(penalty.parse().unwrap()))
+    };
+    user("1/5m", "3/601s:10m");
+    user("2/1s,5/60s", "10/1m:10m");
+    let possible = user("5/60s", "1/1m:10m");
+    assert_eq!(warnings.lines(), Vec::<String>::new());
+    user("5/60s", "10/1m:10m");
+    assert!(only(&warnings).contains("policy=\"user\" strikes=10/60s quotas=5/60s"));
+    user("1/5m", "3/10m:10m");
+    assert_eq!(warnings.lines().len(), 2, "the third is ten minutes after the first");
+    possible.set("5/60s".parse::<Policy>().unwrap().penalty("2/1m:10m".parse().unwrap())).unwrap();
+    assert_eq!(warnings.lines().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -95,6 +95,7 @@ async fn custom_rejection_gets_the_fields_that_it_lacks() {
     assert_eq!(status(&service, "alice").await, OK);
     let answer = send(&service, from_user("alice")).await;
     assert_eq!((answer.status, answer.body.as_str()), (StatusCode::IM_A_TEAPOT, "/ Some(60s)"));
+    assert_eq!(answer.header("cache-control"), Some("no-store"), "no cache may keep it");
     assert_eq!((answer.header("content-type"), answer.retry_after()), (None, Some(60)));
     assert_eq!(answer.headers.get_all("ratelimit").iter().collect::<Vec<_>>(), ["own"]);
     assert_eq!(answer.header("ratelimit-policy"), Some(r#""user";q=1;w=60"#));

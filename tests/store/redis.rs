@@ -68,6 +68,19 @@ async fn error_of_wrong_servers_says_what_to_change() {
     }
 }
 
+/// Each process would decide nearly all by itself, and nobody would know.
+#[tokio::test]
+async fn url_of_a_node_or_a_sentinel_names_what_to_use() {
+    let (cluster, redis) = (Cluster::start().await, Redis::start().await);
+    let sentinel = Sentinel::start(redis.port()).await;
+    let node = (cluster.nodes[0].url(), "a node of a Cluster: use RedisServers::cluster");
+    let sentinel = (sentinel.server.url(), "a Sentinel: use RedisServers::sentinel");
+    for (url, part) in [node, sentinel] {
+        let error = RedisStore::connect(url).await.unwrap_err().to_string();
+        assert!(error.contains(part), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn refused_connection_names_the_server_and_no_password() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
