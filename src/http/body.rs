@@ -1,14 +1,20 @@
-use std::convert::Infallible;
+use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Either;
+use http_body_util::combinators::UnsyncBoxBody;
 use pin_project_lite::pin_project;
 
 use super::counted::Counted;
+
+/// The body of a rejection: a text, or the application's own body.
+pub(super) type RejectionBody = Either<String, UnsyncBoxBody<Bytes, BoxError>>;
+
+pub(super) type BoxError = Box<dyn Error + Send + Sync>;
 
 pin_project! {
     /// The body of the inner service's response, or of a rejection.
@@ -24,7 +30,7 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     pub(super) fn inner(body: B, end: Option<Box<Counted>>) -> Self {
-        Self { inner: Some(body), end, rejection: RejectionBody::Whole(String::new()) }
+        Self { inner: Some(body), end, rejection: Either::Left(String::new()) }
     }
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
@@ -41,7 +47,7 @@ impl<B> fmt::Debug for ResponseBody<B> {
 impl<B> Default for ResponseBody<B> {
     /// Returns an empty body. Layers that respond in place of the service need it.
     fn default() -> Self {
-        Self::rejection(RejectionBody::Whole(String::new()))
+        Self::rejection(Either::Left(String::new()))
     }
 }
 
@@ -55,7 +61,8 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
         let (end, Some(mut body)) = (this.end, this.inner.as_pin_mut()) else {
-            return this.rejection.poll_frame(cx);
+            // It ends at an error, because the response has the error type of the inner service.
+            return Pin::new(this.rejection).poll_frame(cx).map(|frame| frame?.ok().map(Ok));
         };
         let Some(counted) = end else { return body.poll_frame(cx) };
         if !counted.is_complete {
@@ -94,67 +101,5 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             (Some(body), _) => body.size_hint(),
             (None, _) => self.rejection.size_hint(),
         }
-    }
-}
-
-/// The body of a rejection.
-pub(super) enum RejectionBody {
-    Whole(String),
-    /// A body of another type. The mutex is never locked for long: it makes the body `Sync`.
-    Other(Mutex<Box<dyn Body<Data = Bytes, Error = Infallible> + Send + Unpin>>),
-}
-
-impl RejectionBody {
-    pub(super) fn other(body: impl Body<Data = Bytes> + Send + 'static) -> Self {
-        Self::Other(Mutex::new(Box::new(EndsAtError(Box::pin(body)))))
-    }
-
-    fn poll_frame<E>(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, E>>> {
-        let frame = match self {
-            Self::Whole(text) => Pin::new(text).poll_frame(cx),
-            Self::Other(body) => {
-                Pin::new(body.get_mut().unwrap_or_else(PoisonError::into_inner)).poll_frame(cx)
-            }
-        };
-        frame.map_err(|never| match never {})
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            Self::Whole(text) => text.is_end_stream(),
-            Self::Other(body) => {
-                body.lock().unwrap_or_else(PoisonError::into_inner).is_end_stream()
-            }
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Self::Whole(text) => text.size_hint(),
-            Self::Other(body) => body.lock().unwrap_or_else(PoisonError::into_inner).size_hint(),
-        }
-    }
-}
-
-/// A body that ends at an error, because the response has the error type of the inner service.
-struct EndsAtError<B>(Pin<Box<B>>);
-
-impl<B: Body> Body for EndsAtError<B> {
-    type Data = B::Data;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<B::Data>, Infallible>>> {
-        self.0.as_mut().poll_frame(cx).map(|frame| frame?.ok().map(Ok))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
     }
 }

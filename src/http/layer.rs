@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
+use http_body::Body;
+use http_body_util::BodyExt;
 use tower_layer::Layer;
 
-use super::body::RejectionBody;
+use super::body::{BoxError, RejectionBody};
 use super::config::{Config, MissingKey, OnBan};
 use super::counted::{BodyCost, ResponseEnd};
 use super::headers::RateLimitHeaders;
@@ -449,44 +452,25 @@ impl SlidingWindowLayer {
     /// [example](crate::docs::responses#a-429-of-ones-own).
     ///
     /// Defaults to [`Rejection::to_response`], and to [`Rejection::to_grpc_response`] for a gRPC
-    /// request. The closure gets the head of the request. It returns any `IntoResponse` with the
-    /// feature `axum`, otherwise an [`http::Response`] with any body whose data is
-    /// [`Bytes`](bytes::Bytes), such as a `String`. If the body fails, it ends there. If the compiler
-    /// expects a `Response` and finds the `IntoResponse` of a closure (E0308), enable the feature `axum`.
+    /// request. The closure gets the head of the request. It returns an [`http::Response`] with any body whose data is
+    /// [`Bytes`](bytes::Bytes), such as a `String`: with axum, what `into_response` makes. If the body fails, it ends
+    /// there.
     ///
     /// The layer adds `Retry-After`, `Cache-Control: no-store` and the fields of [`headers`](Self::headers) unless the
     /// response has them, or is a redirection. To a gRPC request it sends the response of the closure only if the content type of
     /// that begins with `application/grpc`, because a gRPC client can read no other. Otherwise it
     /// sends the default one.
-    #[cfg(feature = "axum")]
-    pub fn on_rejection<R: axum::response::IntoResponse>(
-        self,
-        respond: impl Fn(&Parts, &Rejection) -> R + Send + Sync + 'static,
-    ) -> Self {
-        let respond = move |head: &Parts, rejection: &Rejection| {
-            respond(head, rejection).into_response().map(RejectionBody::other)
-        };
-        self.with(|config| config.on_rejection = Some(Arc::new(respond)))
-    }
-
-    /// Sets the response to a rejected request. With the feature `axum` the closure may return any
-    /// `IntoResponse`, of which these responses are some, so that the feature breaks no caller that names no type.
-    ///
-    /// Without it the compiler reports any other `IntoResponse`, such as a tuple, as E0308.
-    ///
-    /// The rest is as with that feature: it defaults to [`Rejection::to_response`], and to
-    /// [`Rejection::to_grpc_response`] for a gRPC request.
-    #[cfg(not(feature = "axum"))]
     pub fn on_rejection<B>(
         self,
         respond: impl Fn(&Parts, &Rejection) -> Response<B> + Send + Sync + 'static,
     ) -> Self
     where
-        B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
     {
         let respond = move |head: &Parts, rejection: &Rejection| {
-            respond(head, rejection).map(RejectionBody::other)
+            let own = respond(head, rejection);
+            own.map(|body| RejectionBody::Right(body.map_err(Into::into).boxed_unsync()))
         };
         self.with(|config| config.on_rejection = Some(Arc::new(respond)))
     }

@@ -150,8 +150,8 @@ impl Rejection {
         // No gRPC client can read another content type.
         let own = own.filter(|own| grpc.is_none() || grpc::is_response(own));
         let response = own.unwrap_or_else(|| match grpc {
-            Some(_) => grpc::response(self).map(RejectionBody::Whole),
-            None => problem::response(self).map(RejectionBody::Whole),
+            Some(_) => grpc::response(self).map(RejectionBody::Left),
+            None => problem::response(self).map(RejectionBody::Left),
         });
         let mut response = response.map(ResponseBody::rejection);
         if response.status().is_redirection() {
