@@ -16,7 +16,7 @@ use super::rule::Rule;
 use super::span;
 use crate::error::StoreError;
 use crate::failure::FailurePolicy;
-use crate::key::KeyError;
+use crate::key::{Key, KeyError};
 use crate::offenders::TopOffenders;
 use crate::store::{Check, Store};
 use crate::waiting::Waiting;
@@ -100,17 +100,14 @@ pub enum MissingKey {
 }
 
 impl Config {
-    /// Adds a rule. Rules with unnamed policies that would share logs get separate key prefixes.
-    pub(super) fn add(&mut self, mut rule: Rule) {
-        let index = self.rules.len();
-        for (other_index, other) in self.rules.iter_mut().enumerate() {
-            if rule.shares_unnamed_logs_with(other) {
-                // Both get one: a key without a prefix could be equal to one with a prefix.
-                other.set_key_prefix(other_index);
-                rule.set_key_prefix(index);
+    /// Adds a rule. If several rules may have policies without a name, which could share their logs, each has a key prefix.
+    pub(super) fn add(&mut self, rule: Rule) {
+        self.rules.push(rule);
+        if self.rules.iter().filter(|rule| rule.may_be_unnamed()).count() > 1 {
+            for (index, rule) in self.rules.iter_mut().enumerate() {
+                rule.prefix = Some(Key::from(format!("rule-{}", index + 1)));
             }
         }
-        self.rules.push(rule);
     }
 
     /// Returns whether requests wait for room.
@@ -123,7 +120,7 @@ impl Config {
         self.cancel_if.is_some() || self.cancel_unanswered
     }
 
-    pub(super) fn shows_headers_on_success(&self) -> bool {
+    pub(super) fn shows_on_success(&self) -> bool {
         self.headers_on_success && self.headers != RateLimitHeaders::None
     }
 
@@ -156,7 +153,7 @@ impl Config {
             return Ok(None);
         }
         let mut check = Check::of_unique_logs(logs);
-        check.wants_reset = self.shows_headers_on_success();
+        check.wants_reset = self.shows_on_success();
         check.on_failure = self.on_failure;
         let mut cost = self.cost.as_ref().map_or(1, |cost| cost(head));
         if self.head_cost.is_some() || self.body_cost.is_some() {

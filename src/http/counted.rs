@@ -1,4 +1,4 @@
-//! [`Counted`]: what is left to do for a request that the store has counted.
+//! [`Counted`]: what is left to do for a request when the inner service has handled it.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,16 +13,18 @@ use http::request::Parts;
 use http::{Method, Response, Version};
 use http_body::{Body, Frame};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
+use super::body::ResponseBody;
 use super::config::Config;
 use super::rejection::in_http;
 use crate::policy::Counts;
 use crate::store::{Permit, SettleHandle};
-use crate::window::{Admitted, LogId, Usage};
+use crate::window::{DecidedBy, Decision, LogId, Usage};
 
 /// What is left to do for a request that the store has counted, at the head of its response and at the end of the body.
 ///
-/// The request is cancelled or settled before the response goes on, and the last frame of the body waits until the store has the
+/// The response shows the state of the logs. The request is cancelled or settled before the response goes on, and the last frame of the body waits until the store has the
 /// rest. Then the next request of a client that has the whole response finds the place free.
 ///
 /// If it is dropped before there is a response, the request stays counted, because the inner service was called. With
@@ -33,6 +35,8 @@ pub(super) struct Counted {
     /// A server sends no body in response to HEAD, and drops that of the service unread.
     is_head: bool,
     has_response: bool,
+    /// The state of the logs that the response shows, and when this was.
+    shown: Option<(Usage, Instant)>,
     /// Until there is a response.
     cancel: Option<SettleHandle>,
     /// The places that the request holds until the body of its response is over.
@@ -62,23 +66,26 @@ pub(super) struct BodyCost {
 }
 
 impl Counted {
-    /// Returns what is left to do for an admitted request, if anything is. `is_counted` says whether the store has counted it,
-    /// and `may_be_counted` whether it may have, such as one that the failure policy has admitted.
+    /// Returns what is left to do for a request that goes on, if anything is. `may_be_counted` says whether the store may have
+    /// counted it, such as one that the failure policy has admitted.
     pub(super) fn new(
         config: &Arc<Config>,
         head: &Parts,
-        admitted: &Admitted,
+        decision: &Decision,
         permit: Option<Permit>,
-        is_counted: bool,
         may_be_counted: bool,
     ) -> Option<Box<Self>> {
-        let part =
-            |has: &dyn Fn(&LogId) -> bool| SettleHandle::of(&config.store, admitted.check(), has);
+        let is_counted = decision.decided_by() != DecidedBy::FailurePolicy;
+        let usage = Some(decision.usage()).filter(|_| is_counted && config.shows_on_success());
+        let shown = usage.map(|usage| (usage.part(config.shows(usage)), Instant::now()));
+        let part = |has: &dyn Fn(&LogId) -> bool| {
+            SettleHandle::of(&config.store, decision.admitted()?.check(), has)
+        };
         let ends = |log: &LogId| permit.is_none() || ends_with_head(log);
         let cancel = (may_be_counted && config.cancels()).then(|| part(&ends)).flatten();
         let settles = is_counted && (config.head_cost.is_some() || config.body_cost.is_some());
         let budgets = settles.then(|| part(&LogId::is_budget)).flatten();
-        if permit.is_none() && cancel.is_none() && budgets.is_none() {
+        if shown.is_none() && permit.is_none() && cancel.is_none() && budgets.is_none() {
             return None;
         }
         Some(Box::new(Self {
@@ -86,6 +93,7 @@ impl Counted {
             version: head.version,
             is_head: head.method == Method::HEAD,
             has_response: false,
+            shown,
             cancel,
             permit,
             budgets,
@@ -99,16 +107,12 @@ impl Counted {
         }))
     }
 
-    /// Does what does not wait for the end of the body. `shown` is what the response shows.
-    pub(super) fn respond<B: Body>(
-        &mut self,
-        response: Response<B>,
-        shown: Option<&mut Usage>,
-    ) -> Response<B> {
+    /// Does what does not wait for the end of the body.
+    pub(super) fn respond<B: Body>(&mut self, response: Response<B>) -> Response<B> {
         // What settles by the head sees a response without a body.
         let (head, body) = response.into_parts();
         let head = Response::from_parts(head, ());
-        self.settle_by_head(Some(&in_http(&head)), shown);
+        self.settle_by_head(Some(&in_http(&head)));
         if self.config.body_cost.is_none() {
             self.budgets = None;
         }
@@ -128,14 +132,15 @@ impl Counted {
 
     /// The inner service has failed.
     pub(super) fn fail(&mut self) {
-        self.settle_by_head(None, None);
+        self.settle_by_head(None);
         (self.cancel, self.budgets) = (None, None);
         self.end();
     }
 
     /// Cancels the request if it does not count with this response, or settles its budgets.
-    fn settle_by_head(&mut self, head: Option<&Response<()>>, shown: Option<&mut Usage>) {
+    fn settle_by_head(&mut self, head: Option<&Response<()>>) {
         let Self { config, cancel, budgets, .. } = self;
+        let shown = self.shown.as_mut().map(|(shown, _)| shown);
         let cancels = match (head, &config.cancel_if) {
             (None, _) => config.cancel_unanswered,
             (Some(head), Some(cancel_if)) => cancel.is_some() && cancel_if(head),
@@ -157,9 +162,19 @@ impl Counted {
         }
     }
 
-    /// Returns whether something is left for the end of the body.
-    pub(super) fn waits_for_end(&self) -> bool {
-        self.permit.is_some() || self.budgets.is_some()
+    /// Makes the response of the layer. Its body does what is left for its end.
+    pub(super) fn finish<B>(
+        mut self: Box<Self>,
+        response: Response<B>,
+    ) -> Response<ResponseBody<B>> {
+        let (shown, headers) = (self.shown.take(), self.config.headers);
+        let end = Some(self).filter(|it| it.permit.is_some() || it.budgets.is_some());
+        let mut response = response.map(|body| ResponseBody::inner(body, end));
+        if let Some((mut shown, at)) = shown {
+            shown.age(at.elapsed());
+            headers.insert(response.headers_mut(), &shown);
+        }
+        response
     }
 
     pub(super) fn see(&mut self, frame: &Frame<Bytes>, is_last: bool) {

@@ -14,19 +14,17 @@ use http::{Extensions, Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
-use tokio::time::Instant;
 use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::config::{Config, Muted, OnBan};
 use super::counted::Counted;
-use super::headers::RateLimitHeaders;
 use super::rejection::Rejection;
 use crate::error::StoreError;
 use crate::store::{PendingCheck, Permit, conclude, may_have_counted};
 use crate::telemetry;
 use crate::waiting::{Bounds, NotAdmitted, deny_behind, until_admitted};
-use crate::window::{Admitted, Check, DecidedBy, Decision, Denied, LogId, Outcome, Usage};
+use crate::window::{Admitted, Check, DecidedBy, Decision, Denied, LogId, Outcome};
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -50,10 +48,10 @@ pin_project! {
         /// The request waits for room. The wait ends with its head.
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         /// The inner service handles the request.
-        Calling { #[pin] response: S::Future, after: Option<AfterResponse> },
+        Calling { #[pin] response: S::Future, counted: Option<Box<Counted>> },
         /// The request is cancelled or settled after its response. A client that retries at once then finds the
         /// place free.
-        Settling { result: Option<Result<S::Response, S::Error>>, after: AfterResponse },
+        Settling { settled: Option<(Result<S::Response, S::Error>, Box<Counted>)> },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
         /// What the application provides has panicked, such as an extractor.
         Panicked { panic: Option<Box<dyn Any + Send>> },
@@ -112,7 +110,7 @@ where
             }
             Ok(Some(check)) => self.ask(check),
             Err(rejection) if !self.config.shadow => self.reject(rejection),
-            Ok(None) | Err(_) => self.call(AfterResponse::default()),
+            Ok(None) | Err(_) => self.call(None),
         }
     }
 
@@ -121,10 +119,10 @@ where
         State::Deciding { check, request: Some(self) }
     }
 
-    /// If the call panics, a request that `cancel_unanswered` cancels does not keep its place: `after` is dropped.
-    fn call(mut self, after: AfterResponse) -> State<S, ReqBody> {
+    /// If the call panics, a request that `cancel_unanswered` cancels does not keep its place: `counted` is dropped.
+    fn call(mut self, counted: Option<Box<Counted>>) -> State<S, ReqBody> {
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        State::Calling { response, after: Some(after) }
+        State::Calling { response, counted }
     }
 
     fn reject_denied(self, denied: Denied) -> State<S, ReqBody> {
@@ -148,13 +146,13 @@ where
         match conclude(check, outcome, shadow) {
             Ok(decision) => self.follow(decision, may_have_counted),
             // A store whose reply was lost sees to it that the request does not count.
-            Err(_) if shadow => self.call(AfterResponse::default()),
+            Err(_) if shadow => self.call(None),
             Err(error) => self.reject(Rejection::StoreFailed(error)),
         }
     }
 
     fn follow(mut self, decision: Decision, may_have_counted: bool) -> State<S, ReqBody> {
-        // The failure policy counts nothing, so then there is nothing to hold and no usage to show.
+        // The failure policy counts nothing, so then there is nothing to hold.
         let is_counted = decision.decided_by() != DecidedBy::FailurePolicy;
         let admitted = decision.admitted().filter(|_| is_counted);
         let hold = |admitted: &Admitted| Permit::hold(&self.config.store, admitted.check());
@@ -164,18 +162,10 @@ where
         match decision {
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied),
             decision => {
-                let is_shown = is_counted && self.config.shows_headers_on_success();
-                let shown = is_shown.then(|| {
-                    let usage = decision.usage();
-                    let usage = usage.part(self.config.shows(usage));
-                    (usage, Instant::now(), self.config.headers)
-                });
                 let (config, head) = (&self.config, &self.head);
-                let counted = decision.admitted().and_then(|admitted| {
-                    Counted::new(config, head, admitted, permit, is_counted, may_have_counted)
-                });
+                let counted = Counted::new(config, head, &decision, permit, may_have_counted);
                 self.insert(decision);
-                self.call(AfterResponse { shown, counted })
+                self.call(counted)
             }
         }
     }
@@ -195,7 +185,7 @@ where
         let remain: SmallVec<[bool; 4]> = logs.map(|(_, it)| !it.ban().is_banned()).collect();
         if !remain.contains(&true) {
             self.insert(Decision::Denied(denied));
-            return self.call(AfterResponse::default());
+            return self.call(None);
         }
         let others = denied.part(|index| remain[index]);
         if others.retry_after().is_zero() {
@@ -232,48 +222,6 @@ async fn wait(check: Check, head: &Parts, config: &Config) -> WaitResult {
     decided.map(Some).map_err(Rejection::StoreFailed)
 }
 
-/// What is left to do when the inner service has handled a request.
-#[derive(Default)]
-struct AfterResponse {
-    /// The state of the logs that the response shows, when this was, and in which fields.
-    shown: Option<(Usage, Instant, RateLimitHeaders)>,
-    counted: Option<Box<Counted>>,
-}
-
-impl AfterResponse {
-    fn settle<B: Body, E>(&mut self, result: Result<Response<B>, E>) -> Result<Response<B>, E> {
-        let Some(counted) = &mut self.counted else { return result };
-        match result {
-            Ok(response) => {
-                let shown = self.shown.as_mut().map(|(shown, ..)| shown);
-                Ok(counted.respond(response, shown))
-            }
-            Err(error) => {
-                counted.fail();
-                Err(error)
-            }
-        }
-    }
-
-    /// Waits until the store has what was settled.
-    fn poll_done(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.counted.as_mut().map_or(Poll::Ready(()), |counted| counted.poll_done(cx))
-    }
-
-    fn finish<B: Body, E>(
-        &mut self,
-        result: Result<Response<B>, E>,
-    ) -> Result<Response<ResponseBody<B>>, E> {
-        let end = self.counted.take().filter(|counted| counted.waits_for_end());
-        let mut response = result?.map(|body| ResponseBody::inner(body, end));
-        if let Some((shown, at, headers)) = &mut self.shown {
-            shown.age(at.elapsed());
-            headers.insert(response.headers_mut(), shown);
-        }
-        Ok(response)
-    }
-}
-
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
@@ -297,23 +245,31 @@ where
                         // If the failure policy has admitted it, the reply may have been lost.
                         Ok(Some(decision)) => request.follow(decision, true),
                         Err(rejection) => request.reject(rejection),
-                        Ok(None) => request.call(AfterResponse::default()),
+                        Ok(None) => request.call(None),
                     }
                 }
-                StateProj::Calling { response, after } => {
+                StateProj::Calling { response, counted } => {
                     let result = ready!(response.poll(cx));
-                    let mut after = after.take().expect(COMPLETED);
-                    let result = after.settle(result);
-                    if after.poll_done(cx).is_ready() {
-                        return Poll::Ready(after.finish(result));
-                    }
-                    State::Settling { result: Some(result), after }
+                    let Some(mut counted) = counted.take() else {
+                        let whole = |body| ResponseBody::inner(body, None);
+                        return Poll::Ready(result.map(|response| response.map(whole)));
+                    };
+                    let result = match result {
+                        Ok(response) => Ok(counted.respond(response)),
+                        Err(error) => {
+                            counted.fail();
+                            Err(error)
+                        }
+                    };
+                    State::Settling { settled: Some((result, counted)) }
+                }
+                StateProj::Settling { settled } => {
+                    let (_, counted) = settled.as_mut().expect(COMPLETED);
+                    ready!(counted.poll_done(cx));
+                    let (result, counted) = settled.take().expect(COMPLETED);
+                    return Poll::Ready(result.map(|response| counted.finish(response)));
                 }
                 StateProj::Panicked { panic } => resume_unwind(panic.take().expect(COMPLETED)),
-                StateProj::Settling { result, after } => {
-                    ready!(after.poll_done(cx));
-                    return Poll::Ready(after.finish(result.take().expect(COMPLETED)));
-                }
                 StateProj::Rejected { rejection, head, config } => {
                     let on_rejection = config.on_rejection.as_deref();
                     return Poll::Ready(Ok(rejection.respond(head, on_rejection, config.headers)));

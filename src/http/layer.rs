@@ -152,11 +152,10 @@ impl SlidingWindowLayer {
     /// cookie. An id and an address that are the same text would be one key: a client could choose the
     /// id `203.0.113.7` to use up the quota of that address.
     ///
-    /// Rules whose policies have no name and equal quotas do not share logs. The layer puts the
-    /// rule's number in front of their keys, so that a user's id can't collide with an address. It does so for every
-    /// policy without a name if another rule's policy is [chosen](Self::rule_choosing) by a closure, which may choose an
-    /// equal one. A [`Limiter`](crate::Limiter) or [`Bans`](crate::Bans) can't find these keys, so name the
-    /// policies to inspect them.
+    /// Rules whose policies have no name do not share logs. If several rules may have such a policy, the layer puts the
+    /// number of the rule in front of their keys, so that a user's id can't collide with an address. A closure may
+    /// [choose](Self::rule_choosing) any policy. A [`Limiter`](crate::Limiter) or [`Bans`](crate::Bans) can't find these
+    /// keys, so name the policies to inspect them.
     ///
     /// # Panics
     ///

@@ -25,8 +25,8 @@ pub(super) struct Rule {
     extractor: Arc<dyn KeyExtractor>,
     /// Extracts the value of a policy that counts distinct values.
     pub(super) value: Option<Arc<dyn KeyExtractor>>,
-    /// Separates the rule's keys from those of a rule that would share its logs.
-    prefix: Option<Key>,
+    /// Separates the rule's keys from those of another rule, if a policy has no name.
+    pub(super) prefix: Option<Key>,
     stats: Arc<KeyStats>,
 }
 
@@ -44,23 +44,13 @@ impl Rule {
         Self { policy, choose: None, extractor, value: None, prefix: None, stats }
     }
 
-    /// Returns whether keys without prefixes could mix up the logs or the bans of two rules.
-    pub(super) fn shares_unnamed_logs_with(&self, other: &Self) -> bool {
-        let (ours, theirs) = (self.policy.get(), other.policy.get());
-        // A closure may choose any policy.
-        let [ours_is_chosen, theirs_is_chosen] = [self, other].map(|rule| rule.choose.is_some());
-        (ours_is_chosen || !ours.is_named())
-            && (theirs_is_chosen || !theirs.is_named())
-            && (ours_is_chosen || theirs_is_chosen || ours.base_name() == theirs.base_name())
+    /// Returns whether a policy of the rule has no name. A closure may choose any policy.
+    pub(super) fn may_be_unnamed(&self) -> bool {
+        self.choose.is_some() || !self.policy.get().is_named()
     }
 
     pub(super) fn may_be_budget(&self) -> bool {
         self.choose.is_some() || self.policy.get().counts().is_budget()
-    }
-
-    /// Gives the rule separate logs, by its index among the rules of its layer.
-    pub(super) fn set_key_prefix(&mut self, index: usize) {
-        self.prefix = Some(Key::from(format!("rule-{}", index + 1)));
     }
 
     /// Adds the log of a request, unless the request is exempt. Reports if there is no key.
