@@ -43,7 +43,6 @@ pub(super) struct Config {
     pub(super) on_decision: Option<Arc<OnDecision>>,
     pub(super) offenders: Option<TopOffenders>,
     pub(super) cancel_if: Option<Arc<CancelIf>>,
-    pub(super) cancel_unanswered: bool,
     /// What a request takes of its budgets, by the head of its response.
     pub(super) head_cost: Option<Arc<HeadCost>>,
     /// The same by the end of the body, and how many of its last bytes are kept for that.
@@ -113,11 +112,6 @@ impl Config {
     /// Returns whether requests wait for room.
     pub(super) fn waits(&self) -> bool {
         !self.max_wait.is_zero() && !self.shadow
-    }
-
-    /// Returns whether a request may be cancelled after it was counted.
-    pub(super) fn cancels(&self) -> bool {
-        self.cancel_if.is_some() || self.cancel_unanswered
     }
 
     pub(super) fn shows_on_success(&self) -> bool {

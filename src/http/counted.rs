@@ -27,8 +27,8 @@ use crate::window::{DecidedBy, Decision, LogId, Usage};
 /// The response shows the state of the logs. The request is cancelled or settled before the response goes on, and the last frame of the body waits until the store has the
 /// rest. Then the next request of a client that has the whole response finds the place free.
 ///
-/// If it is dropped before there is a response, the request stays counted, because the inner service was called. With
-/// `cancel_unanswered` it is cancelled instead. If it is dropped later, the body is over.
+/// If it is dropped before there is a response, the request stays counted, because the inner service was called. If it is
+/// dropped later, the body is over.
 pub(super) struct Counted {
     config: Arc<Config>,
     version: Version,
@@ -37,7 +37,7 @@ pub(super) struct Counted {
     has_response: bool,
     /// The state of the logs that the response shows, and when this was.
     shown: Option<(Usage, Instant)>,
-    /// Until there is a response.
+    /// For `cancel_if`.
     cancel: Option<SettleHandle>,
     /// The places that the request holds until the body of its response is over.
     permit: Option<Permit>,
@@ -82,7 +82,7 @@ impl Counted {
             SettleHandle::of(&config.store, decision.admitted()?.check(), has)
         };
         let ends = |log: &LogId| permit.is_none() || ends_with_head(log);
-        let cancel = (may_be_counted && config.cancels()).then(|| part(&ends)).flatten();
+        let cancel = (may_be_counted && config.cancel_if.is_some()).then(|| part(&ends)).flatten();
         let settles = is_counted && (config.head_cost.is_some() || config.body_cost.is_some());
         let budgets = settles.then(|| part(&LogId::is_budget)).flatten();
         if shown.is_none() && permit.is_none() && cancel.is_none() && budgets.is_none() {
@@ -112,7 +112,7 @@ impl Counted {
         // What settles by the head sees a response without a body.
         let (head, body) = response.into_parts();
         let head = Response::from_parts(head, ());
-        self.settle_by_head(Some(&in_http(&head)));
+        self.settle_by_head(&in_http(&head));
         if self.config.body_cost.is_none() {
             self.budgets = None;
         }
@@ -126,31 +126,27 @@ impl Counted {
             self.end();
         }
         // Not sooner: after a panic of a closure there is no response.
-        (self.cancel, self.has_response) = (None, true);
+        self.has_response = true;
         head.map(|()| body)
     }
 
     /// The inner service has failed.
     pub(super) fn fail(&mut self) {
-        self.settle_by_head(None);
-        (self.cancel, self.budgets) = (None, None);
+        self.budgets = None;
         self.end();
     }
 
     /// Cancels the request if it does not count with this response, or settles its budgets.
-    fn settle_by_head(&mut self, head: Option<&Response<()>>) {
+    fn settle_by_head(&mut self, head: &Response<()>) {
         let Self { config, cancel, budgets, .. } = self;
         let shown = self.shown.as_mut().map(|(shown, _)| shown);
-        let cancels = match (head, &config.cancel_if) {
-            (None, _) => config.cancel_unanswered,
-            (Some(head), Some(cancel_if)) => cancel.is_some() && cancel_if(head),
-            _ => false,
-        };
-        if cancels {
+        if let (Some(cancel), Some(cancel_if)) = (cancel, &config.cancel_if)
+            && cancel_if(head)
+        {
             *budgets = None;
             shown.into_iter().for_each(|shown| shown.settle(0, ends_with_head));
-            self.tasks.extend(cancel.take().and_then(|cancel| cancel.settle(0)));
-        } else if let (Some(budgets), Some(cost), Some(head)) = (budgets, &config.head_cost, head)
+            self.tasks.extend(cancel.settle(0));
+        } else if let (Some(budgets), Some(cost)) = (budgets, &config.head_cost)
             && let Some(cost) = cost(head)
         {
             // To settle at nothing would remove the entries, and the end of the body would find none to settle.
@@ -226,10 +222,6 @@ impl Drop for Counted {
     fn drop(&mut self) {
         if self.has_response {
             self.end();
-        } else if self.config.cancel_unanswered
-            && let Some(cancel) = self.cancel.take()
-        {
-            cancel.settle(0);
         }
     }
 }

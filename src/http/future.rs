@@ -115,11 +115,11 @@ where
     }
 
     fn ask(self, check: Check) -> State<S, ReqBody> {
-        let check = PendingCheck::send(&self.config.store, check, self.config.cancels());
+        let is_cancellable = self.config.cancel_if.is_some();
+        let check = PendingCheck::send(&self.config.store, check, is_cancellable);
         State::Deciding { check, request: Some(self) }
     }
 
-    /// If the call panics, a request that `cancel_unanswered` cancels does not keep its place: `counted` is dropped.
     fn call(mut self, counted: Option<Box<Counted>>) -> State<S, ReqBody> {
         let response = self.inner.call(Request::from_parts(self.head, self.body));
         State::Calling { response, counted }

@@ -132,7 +132,6 @@ impl SlidingWindowLayer {
             on_decision: None,
             offenders: None,
             cancel_if: None,
-            cancel_unanswered: false,
             head_cost: None,
             body_cost: None,
             max_wait: Duration::ZERO,
@@ -361,7 +360,7 @@ impl SlidingWindowLayer {
     ///
     /// A request without a response still counts once the inner service was called: if the service
     /// fails, and if the client hangs up. Otherwise a client could run the handler any number of
-    /// times by hanging up each time. See [`cancel_unanswered`](Self::cancel_unanswered).
+    /// times by hanging up each time.
     ///
     /// The layer sees the responses from inside of it. A timeout or a catcher of panics that lies outside
     /// makes its response without this layer, and such a request counts: put both inside.
@@ -379,16 +378,6 @@ impl SlidingWindowLayer {
         cancels: impl Fn(&Response<()>) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.with(|config| config.cancel_if = Some(Arc::new(cancels)))
-    }
-
-    /// Sets whether a request is also cancelled if the inner service was called but gave no response:
-    /// because it failed, or because the client hung up first.
-    ///
-    /// Defaults to `false`. With `true` a client can run the handler any number of times by hanging
-    /// up each time, so use it only for trusted clients. If the client is gone, the cancellation
-    /// continues in the background.
-    pub fn cancel_unanswered(self, cancel_unanswered: bool) -> Self {
-        self.with(|config| config.cancel_unanswered = cancel_unanswered)
     }
 
     /// Sets how long a request waits for room before it is denied. The guide has an
