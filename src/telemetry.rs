@@ -263,15 +263,3 @@ pub(crate) fn ban_impossible(policy: &str, strikes: impl Display, quotas: impl D
          windows take longer than the strikes count: ask for fewer strikes, or for a longer time"
     );
 }
-
-pub(crate) fn counted_twice(policy: &str, is_first: bool) {
-    count!("sliding_window_counted_twice_total", "policy" => policy.to_owned());
-    if is_first {
-        event!(
-            warn,
-            policy,
-            "two layers count a request under the same policy and key: remove one of them, or give \
-             their policies different names to keep both"
-        );
-    }
-}

@@ -53,8 +53,6 @@ pub(super) struct Config {
     /// The longest time that is added to a wait in a response.
     pub(super) jitter: Duration,
     pub(super) waiting: Arc<Waiting>,
-    /// Whether a double count with an outer layer was already reported.
-    pub(super) double_count_reported: Arc<AtomicBool>,
     /// Whether a cost that can never pass was already warned of.
     pub(super) cost_reported: Arc<AtomicBool>,
 }

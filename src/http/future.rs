@@ -6,11 +6,10 @@ use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 
 use http::request::Parts;
-use http::{Extensions, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use smallvec::SmallVec;
@@ -22,9 +21,8 @@ use super::counted::Counted;
 use super::rejection::Rejection;
 use crate::error::StoreError;
 use crate::store::{PendingCheck, Permit, conclude, may_have_counted};
-use crate::telemetry;
 use crate::waiting::{Bounds, NotAdmitted, deny_behind, until_admitted};
-use crate::window::{Admitted, Check, DecidedBy, Decision, Denied, LogId, Outcome};
+use crate::window::{Admitted, Check, DecidedBy, Decision, Denied, Outcome};
 
 pin_project! {
     /// The response future of [`SlidingWindow`](super::SlidingWindow).
@@ -164,7 +162,7 @@ where
             decision => {
                 let (config, head) = (&self.config, &self.head);
                 let counted = Counted::new(config, head, &decision, permit, may_have_counted);
-                self.insert(decision);
+                self.head.extensions.insert(decision);
                 self.call(counted)
             }
         }
@@ -184,7 +182,7 @@ where
         let logs = denied.usage().logs();
         let remain: SmallVec<[bool; 4]> = logs.map(|(_, it)| !it.ban().is_banned()).collect();
         if !remain.contains(&true) {
-            self.insert(Decision::Denied(denied));
+            self.head.extensions.insert(Decision::Denied(denied));
             return self.call(None);
         }
         let others = denied.part(|index| remain[index]);
@@ -192,12 +190,6 @@ where
             return self.ask(others.check().clone());
         }
         self.reject_denied(others)
-    }
-
-    fn insert(&mut self, decision: Decision) {
-        if let Some(outer) = self.head.extensions.insert(decision) {
-            report_double_count(outer, &mut self.head.extensions, &self.config);
-        }
     }
 }
 
@@ -278,24 +270,4 @@ where
             state.set(next);
         }
     }
-}
-
-/// The admitted checks of outer layers, except the one whose decision is in the extensions.
-#[derive(Clone, Default)]
-struct OuterChecks(Vec<Check>);
-
-/// Reports a request that an outer layer has already counted in a log of the decision.
-///
-/// Called only if the extensions held the decision of another layer.
-fn report_double_count(outer: Decision, extensions: &mut Extensions, config: &Config) {
-    let mut counted = extensions.remove::<OuterChecks>().unwrap_or_default();
-    counted.0.extend(outer.admitted().map(|admitted| admitted.check().clone()));
-    let is_counted = |log: &&LogId| counted.0.iter().any(|check| check.logs.contains(log));
-    let decision = extensions.get::<Decision>();
-    let logs = decision.map_or(&[][..], |decision| decision.usage().check().logs());
-    if let Some(log) = logs.iter().find(is_counted) {
-        let is_first = !config.double_count_reported.swap(true, Ordering::Relaxed);
-        telemetry::counted_twice(log.policy.name(), is_first);
-    }
-    extensions.insert(counted);
 }

@@ -54,10 +54,7 @@ use crate::window::Decision;
 ///   layer that inserts a value for [`key::extension`](crate::key::extension) after this one.
 /// - Two layers on one route of axum: `get(handler).layer((outer, inner))`. With a second call of
 ///   `layer` the compiler can't infer a type (E0283).
-/// - Two layers that count a request under the same policy and key take two places. This is rarely
-///   intended, so the feature `metrics` counts it in `sliding_window_counted_twice_total`, and the
-///   feature `tracing` warns once. If it is intended, as with an in-process store in front of Redis,
-///   give the policies different names.
+/// - Two layers that count a request under the same policy and key take two places of one store.
 ///
 /// ```
 /// use std::time::Duration;
@@ -138,7 +135,6 @@ impl SlidingWindowLayer {
             max_waiters: DEFAULT_MAX_WAITERS,
             jitter: Duration::ZERO,
             waiting: Arc::default(),
-            double_count_reported: Arc::default(),
             cost_reported: Arc::default(),
         };
         Self { config: Arc::new(config) }

@@ -55,7 +55,6 @@ const COUNTERS: &[(&str, &str)] = &[
     ("sliding_window_strikes_total", "Strikes: denials that count toward a ban."),
     ("sliding_window_bans_total", "Bans imposed because of strikes."),
     ("sliding_window_missing_keys_total", "Requests without the key of a rule, by its policy."),
-    ("sliding_window_counted_twice_total", "Requests that two layers counted in the same log."),
     (
         "sliding_window_strikes_lost_total",
         "Strikes that were not counted, because the in-process table of ban records was full.",

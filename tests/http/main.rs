@@ -37,7 +37,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, advance, sleep, timeout};
 use tokio_test::{assert_pending, assert_ready_ok, task};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_sliding_window::store::{Check, LogId, Store, StoreFuture};
 use tower_sliding_window::*;
 

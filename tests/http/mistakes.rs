@@ -149,33 +149,6 @@ async fn rule_that_never_finds_its_key_warns_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn request_counted_twice_in_a_log_is_reported() {
-    let store = MemoryStore::new();
-    let by = |name, key| SlidingWindowLayer::new(policy(name), key::header(key), store.clone());
-    for (key, counted_twice) in [("x-user-id", 3), ("x-tenant", 0)] {
-        let (recorded, _recorder) = RecordedMetrics::listen();
-        let warnings = Warnings::listen();
-        // A layer of another policy between the two hides neither of them.
-        let service = ServiceBuilder::new()
-            .layer(by("user", "x-user-id"))
-            .layer(by("other", "x-user-id"))
-            .layer(by("user", key))
-            .service_fn(ok);
-        for _ in 0..3 {
-            let request = request(&[("x-user-id", "alice"), ("x-tenant", "acme")]);
-            assert_eq!(send(&service, request).await.status, OK);
-        }
-        let count = |policy: &str| {
-            recorded.count(&format!("sliding_window_counted_twice_total{{policy={policy}}}"))
-        };
-        assert_eq!((count("user"), count("other")), (counted_twice, 0));
-        let lines = warnings.lines();
-        assert_eq!(lines.len(), usize::from(counted_twice > 0), "once for the layer: {lines:?}");
-        assert!(lines.iter().all(|line| line.contains("policy=\"user\"")), "{lines:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn impossible_cost_warns_once_and_is_no_store_failure() {
     let (recorded, _recorder) = RecordedMetrics::listen();
     let warnings = Warnings::listen();
