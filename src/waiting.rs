@@ -17,7 +17,7 @@ use self::queue::{Queue, Turn, Waiter};
 pub(crate) use self::until_admitted::{Bounds, NotAdmitted, deny_behind, until_admitted};
 use crate::error::StoreError;
 use crate::policy::Counts;
-use crate::window::{Check, Denied, LogId, LogOutcome, Outcome};
+use crate::window::{Check, Denied, LogId, Outcome};
 
 pub(crate) const DEFAULT_MAX_WAITERS: usize = 10_000;
 
@@ -76,33 +76,30 @@ impl Waiting {
         self.lock().get(log).is_some_and(|queue| queue.is_too_long(ticket, waiter))
     }
 
-    /// Returns a part of a check that is denied behind those that wait for its log. Under other quotas than theirs, only its
-    /// wait is known.
-    fn denied_part(&self, check: &Check) -> Option<(Check, Outcome)> {
+    /// Returns the denial of a request of one log behind all that wait for it, if they have the same quotas.
+    fn known_denial(&self, check: &Check) -> Option<Outcome> {
+        let [log] = &*check.logs else { return None };
         let queues = self.lock();
-        let is_alone = check.logs.len() == 1;
-        let has_turns = |log, cost| has_turns(log, cost) || is_alone && cost > 0;
-        let logs = check.costs().enumerate();
-        logs.filter(|(_, (log, cost))| has_turns(log, *cost)).find_map(|(index, (log, cost))| {
-            let (policy, mut outcome) = queues.get(log)?.behind_all(cost)?;
-            if policy.quotas() != log.policy.quotas() {
-                let mut unread = LogOutcome::unread(&log.policy);
-                unread.wait_at_least(outcome.logs()[0].wait_us());
-                outcome.logs_mut()[0] = unread;
-            }
-            Some((check.part(|it| it == index), outcome))
-        })
+        let (policy, outcome) = queues.get(log)?.behind_all(check.cost_in(0))?;
+        (check.cost > 0 && policy.quotas() == log.policy.quotas()).then_some(outcome)
     }
 
-    /// Makes an outcome's waits as long as those behind all that wait for its logs, in each log by itself: who waits for another
-    /// log may take a place here later, or never.
-    fn raise(&self, check: &Check, outcome: &mut Outcome) {
+    /// Makes an outcome a denial whose waits are those behind all that wait for its logs, in each log by itself: who waits for
+    /// another log may take a place here later, or never.
+    fn deny_behind_all(&self, check: &Check, outcome: &mut Outcome) {
         let queues = self.lock();
+        outcome.admitted = false;
         for ((log, cost), outcome) in check.costs().zip(outcome.logs_mut()) {
             let queue = queues.get(log).filter(|it| !it.takes_nothing() && has_turns(log, cost));
             if let Some(queue) = queue {
                 queue.raise_behind_all(outcome, &log.policy, cost);
             }
+        }
+        // Those that waited may have left.
+        if outcome.fits()
+            && let Some(log) = outcome.logs_mut().first_mut()
+        {
+            log.wait_at_least(1);
         }
     }
 
@@ -130,11 +127,6 @@ impl Waiting {
         }
         drop(queues);
         QueuedCaller { waiting: self, log, ticket, waiter, is_admitted: false }
-    }
-
-    /// Returns whether those that wait for a log take places there.
-    fn is_waited_for(&self, log: &LogId) -> bool {
-        self.lock().get(log).is_some_and(|it| !it.takes_nothing())
     }
 
     fn lock(&self) -> MutexGuard<'_, Queues> {

@@ -131,6 +131,10 @@ impl Queue {
                 let told_us = behind.map_or(0, |(_, behind)| behind.logs()[0].wait_us());
                 self.raise(log, policy, cost, told_us);
                 log.wait_at_least(told_us);
+                // There is room, for those that wait.
+                if !log.is_full() {
+                    log.wait_at_least(1);
+                }
             }
         }
     }

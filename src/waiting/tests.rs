@@ -50,7 +50,7 @@ async fn who_only_looks_at_a_log_makes_no_wait_longer() {
     let looks = Waiter::new(0, log.policy.clone(), None);
     let _looks = waiting.join(log, waiting.ticket(), looks, None);
     let mut outcome = store.peek(&Check::new(check.logs.clone())).await.unwrap();
-    waiting.raise(&check, &mut outcome);
+    waiting.deny_behind_all(&check, &mut outcome);
     assert_eq!(outcome.logs()[0].wait_us(), 40_000_000);
 }
 

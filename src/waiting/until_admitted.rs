@@ -8,13 +8,13 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::queue::{Turn, Waiter};
-use super::{WaitError, Waiting, has_turns};
+use super::{WaitError, Waiting};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::store::{PendingCheck, Store, conclude, report};
 use crate::telemetry;
 use crate::time::micros;
-use crate::window::{Admitted, Check, Decision, Denied, LogId, LogOutcome, Outcome, QuotaState};
+use crate::window::{Admitted, Check, Decision, Denied, LogOutcome, Outcome, QuotaState};
 
 /// How soon a caller looks again whether a request in flight is over, which nobody can foresee.
 const LOOK_AGAIN_US: u64 = 50_000;
@@ -225,17 +225,14 @@ async fn peek_before_waiting<S>(
     if let Ok(outcome) = store.peek(check).await
         && let mut outcome = with_looks(check, outcome)
         && let Decision::Denied(denied) = Decision::new(check.clone(), outcome.clone())
+        && worth_a_wait::<S>(denied, deadline).is_err()
     {
-        worth_a_wait(denied, deadline).map_err(|not_admitted| {
-            waiting.raise(check, &mut outcome);
-            let decision = Decision::new(check.clone(), outcome);
-            report(&decision, false);
-            if let Decision::Denied(denied) = decision {
-                NotAdmitted::Denied(denied)
-            } else {
-                not_admitted
-            }
-        })?;
+        waiting.deny_behind_all(check, &mut outcome);
+        let decision = Decision::new(check.clone(), outcome);
+        report(&decision, false);
+        if let Decision::Denied(denied) = decision {
+            return Err(NotAdmitted::Denied(denied));
+        }
     }
     Ok(())
 }
@@ -260,31 +257,14 @@ pub(crate) async fn deny_behind(
     store: &Arc<dyn Store>,
     check: Check,
 ) -> Result<Decision, StoreError> {
-    let behind = waiting.denied_part(&check);
-    let outcome = match &behind {
-        Some((_, outcome)) if check.logs.len() == 1 && outcome.logs()[0].is_read() => {
-            Ok(outcome.clone())
-        }
-        _ => store.peek(&check).await.map(|mut outcome| {
-            outcome.admitted = false;
-            waiting.raise(&check, &mut outcome);
-            if outcome.fits() {
-                // There is room, for those that wait.
-                let waits =
-                    |(log, cost): (&LogId, _)| has_turns(log, cost) && waiting.is_waited_for(log);
-                let index = check.costs().position(waits).unwrap_or(0);
-                if let Some(log) = outcome.logs_mut().get_mut(index) {
-                    log.wait_at_least(1);
-                }
-            }
+    let outcome = match waiting.known_denial(&check) {
+        Some(outcome) => Ok(outcome),
+        None => store.peek(&check).await.map(|mut outcome| {
+            waiting.deny_behind_all(&check, &mut outcome);
             outcome
         }),
     };
-    match (conclude(check, outcome, false)?, behind) {
-        // In an outage `Open` admits what can't be decided: the denial of the one log stays.
-        (Decision::Admitted(_), Some((part, outcome))) => Ok(Decision::new(part, outcome)),
-        (decision, _) => Ok(decision),
-    }
+    conclude(check, outcome, false)
 }
 
 /// Returns a denial after which the caller can wait, or an error.

@@ -332,17 +332,6 @@ async fn caller_that_may_not_wait_ends_no_wait_of_another() {
     assert!(late.is_ok(), "nobody is before it, and there is room in time: {}", late.unwrap_err());
 }
 
-/// `Open` lets nobody overtake those that wait: that there is no room in time was known before.
-#[tokio::test(start_paused = true)]
-async fn denial_behind_others_stands_if_the_store_fails() {
-    let policy = policy("user", 1, TEN);
-    let limiter = Limiter::new(&policy, replies([Ok(TEN), Err(StoreError::Unavailable)]));
-    let limiter = limiter.failure_policy(FailurePolicy::Open);
-    let _first = waiter(&limiter, None).await;
-    policy.set(Policy::new("user").quota(Quota::new(2, TEN))).unwrap();
-    assert!(limiter.until_admitted_within("bob", A_SECOND / 2).await.is_err());
-}
-
 /// What a branch of `select!` does after another one was taken: its future is kept, and not polled.
 #[tokio::test(start_paused = true)]
 async fn bound_holds_behind_a_caller_that_does_not_go_on() {
