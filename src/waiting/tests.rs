@@ -11,7 +11,7 @@ use crate::limiter::Limiter;
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::store::Store;
-use crate::window::LogCost;
+use crate::window::{LogCost, LogOutcome};
 
 #[tokio::test(start_paused = true)]
 async fn later_waiter_bounds_no_earlier_caller() {
@@ -52,6 +52,22 @@ async fn who_only_looks_at_a_log_makes_no_wait_longer() {
     let mut outcome = store.peek(&Check::new(check.logs.clone())).await.unwrap();
     waiting.deny_behind_all(&check, &mut outcome);
     assert_eq!(outcome.logs()[0].wait_us(), 40_000_000);
+}
+
+/// There is room, for those that wait.
+#[tokio::test(start_paused = true)]
+async fn denial_behind_others_is_by_the_log_that_they_wait_for() {
+    let waiting = Waiting::default();
+    let policy = |name| Arc::new(Policy::new(name).quota(Quota::per_minute(9)));
+    let logs = ["free", "waited-for"].map(|name| LogId::new(policy(name), 1_u64));
+    let waiter = Waiter::new(1, logs[1].policy.clone(), None);
+    let _waits = waiting.join(logs[1].clone(), waiting.ticket(), waiter, None);
+    let check = Check::new(logs);
+    let states = check.logs.iter().map(|log| LogOutcome::empty(&log.policy));
+    let mut outcome = Outcome::new(true, states);
+    waiting.deny_behind_all(&check, &mut outcome);
+    let denies: Vec<bool> = outcome.logs().iter().map(LogOutcome::denies).collect();
+    assert_eq!((outcome.admitted, denies), (false, vec![false, true]));
 }
 
 /// Waits of four threads, a third of which are dropped and a third of which have a deadline. Each caller has
