@@ -25,13 +25,10 @@ struct Counts {
 impl UntrustedPeers {
     /// Warns once if many of the first requests were forwarded, and none by a trusted proxy.
     pub(super) fn observe(&self, parts: &Parts, is_trusted: bool) {
-        if cfg!(feature = "tracing") && self.0.observed.load(Ordering::Relaxed) < OBSERVED {
-            self.count(parts, is_trusted);
-        }
-    }
-
-    fn count(&self, parts: &Parts, is_trusted: bool) {
         let Counts { observed, forwarded } = &*self.0;
+        if !cfg!(feature = "tracing") || observed.load(Ordering::Relaxed) >= OBSERVED {
+            return;
+        }
         if is_trusted {
             observed.store(OBSERVED, Ordering::Relaxed);
             return;
