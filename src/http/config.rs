@@ -139,8 +139,23 @@ impl Config {
 
     /// Returns the check to send to the store, or `None` if no rule applies to the request.
     pub(super) fn check(&self, head: &Parts) -> Result<Option<Check>, Rejection> {
+        if (self.skip)(head) {
+            return Ok(None);
+        }
         let mut logs = SmallVec::new();
-        self.add_logs(head, &mut logs)?;
+        for rule in &self.rules {
+            match (rule.add_log(head, self.shadow, &mut logs), self.missing_key) {
+                (Ok(()) | Err(KeyError::NotApplicable), _)
+                | (Err(KeyError::Missing), MissingKey::SkipRule) => {}
+                (Err(KeyError::Missing), MissingKey::Reject(status)) => {
+                    return Err(Rejection::MissingKey { status });
+                }
+                (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
+                (Err(KeyError::NotProvided { fix }), _) => {
+                    return Err(Rejection::KeyNotProvided { fix });
+                }
+            }
+        }
         if logs.is_empty() {
             return Ok(None);
         }
@@ -164,28 +179,6 @@ impl Config {
             .inspect_err(|error| error.report_once(&self.cost_reported))
             .map_err(Rejection::StoreFailed)?;
         Ok(Some(check))
-    }
-
-    /// Adds the logs of a request. It has none if no rule applies to it.
-    // Written to where they stay: a log that is returned is moved, which is slow.
-    fn add_logs(&self, parts: &Parts, logs: &mut SmallVec<[LogId; 2]>) -> Result<(), Rejection> {
-        if (self.skip)(parts) {
-            return Ok(());
-        }
-        for rule in &self.rules {
-            match (rule.add_log(parts, self.shadow, logs), self.missing_key) {
-                (Ok(()) | Err(KeyError::NotApplicable), _)
-                | (Err(KeyError::Missing), MissingKey::SkipRule) => {}
-                (Err(KeyError::Missing), MissingKey::Reject(status)) => {
-                    return Err(Rejection::MissingKey { status });
-                }
-                (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
-                (Err(KeyError::NotProvided { fix }), _) => {
-                    return Err(Rejection::KeyNotProvided { fix });
-                }
-            }
-        }
-        Ok(())
     }
 }
 
