@@ -49,11 +49,8 @@ use crate::window::{QuotaState, Usage};
 ///
 /// ## The state of the draft
 ///
-/// Draft 11 is of 23 May 2026. It expired on 24 November 2026 and is no standard. An open
-/// [proposal](https://github.com/ietf-wg-httpapi/ratelimit-headers/pull/166) of the working group for a later draft renames
-/// `r` to `a` and `t` to `w`, and adds a field `RateLimit-Partition` and a parameter for what a request cost. If a successor
-/// is published, it becomes a further choice: this enum is `#[non_exhaustive]`, `Draft11` keeps sending what is described
-/// here, and the default changes in a release that says so.
+/// Draft 11 expired on 24 November 2026 and is no standard. A successor becomes a further choice: `Draft11` keeps sending
+/// what is described here, and the default changes in a release that says so.
 ///
 /// ## What the older fields say
 ///

@@ -58,9 +58,8 @@ pub fn first_of(first: impl KeyExtractor, second: impl KeyExtractor) -> impl Key
 /// requests that the rule does not apply to, with the reason `not_applicable`. If it counts all
 /// requests, check the name in the extractor.
 ///
-/// Around [`extension`](super::extension) the order of the layers matters: if the layer that inserts the
-/// value runs after the rule, the rule limits nothing, and nothing warns of it. In axum the layer that is added
-/// last runs first, so add that layer after this one.
+/// Around [`extension`](super::extension), the rule limits nothing if the layer that inserts the value runs after it, and
+/// nothing warns of it.
 ///
 /// ```
 /// use tower_sliding_window::key;

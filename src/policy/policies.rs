@@ -13,10 +13,7 @@ use crate::quota::Span;
 /// [`Policies::get`] returns the handle of a policy, for layers, limiters and bans. [`Policies::reload`]
 /// replaces the policies behind these handles. What becomes of the logs is as with [`PolicyHandle::set`].
 ///
-/// With the feature `serde` the set is a map of names to policies in any format that describes itself,
-/// such as TOML or JSON. A policy is a text, as in [`Policy`], or a table of `quotas`, `keep_for`, `counts`,
-/// and `penalty`. `quotas` is a text or a list, `counts` is `"requests"`, `"budget"`, `"byte_budget"`,
-/// `"distinct"` or `"in_flight"`. A name that occurs twice, an unknown field
+/// With the feature `serde` the set is a map of names to [policies](Policy). A name that occurs twice, an unknown field
 /// and an empty set are errors. An error says what is wrong, and the format adds the line and the column.
 /// [The guide](crate::docs::configuration) has an example.
 ///

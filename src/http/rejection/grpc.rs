@@ -1,6 +1,5 @@
 //! The response to a gRPC request, see [`Rejection::to_grpc_response`].
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use base64::Engine;
@@ -47,8 +46,8 @@ fn begins_with(value: &HeaderValue, start: &str) -> bool {
 pub(super) fn response(rejection: &Rejection) -> Response<String> {
     let code = code(rejection.status());
     // The phrase of an HTTP status says nothing about a key.
-    let detail = problem::detail(rejection);
-    let mut message = detail.map_or_else(|| problem::title(rejection).to_owned(), Cow::into_owned);
+    let title = || problem::kind_and_title(rejection).1.into();
+    let mut message = problem::detail(rejection).unwrap_or_else(title).into_owned();
     for (index, (policy, quota)) in rejection.violated().into_iter().enumerate() {
         message.push_str(if index == 0 { ": " } else { ", " });
         push_name(policy, quota, |part| message.push_str(part));

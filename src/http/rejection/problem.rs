@@ -62,12 +62,8 @@ pub(super) fn detail(rejection: &Rejection) -> Option<Cow<'static, str>> {
     }
 }
 
-/// Returns a text for persons.
-pub(super) fn title(rejection: &Rejection) -> &'static str {
-    kind_and_title(rejection).1
-}
-
-fn kind_and_title(rejection: &Rejection) -> (&'static str, &'static str) {
+/// Returns the type of the problem, and a text for persons.
+pub(super) fn kind_and_title(rejection: &Rejection) -> (&'static str, &'static str) {
     match rejection.status() {
         _ if matches!(rejection, Rejection::Banned { .. }) => (
             "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
