@@ -436,15 +436,43 @@ impl SlidingWindowLayer {
     /// [example](crate::docs::responses#a-429-of-ones-own).
     ///
     /// Defaults to [`Rejection::to_response`], and to [`Rejection::to_grpc_response`] for a gRPC
-    /// request. The closure gets the head of the request. It returns an [`http::Response`] with any body whose data is
-    /// [`Bytes`](bytes::Bytes), such as a `String`: with axum, what `into_response` makes. If the body fails, it ends
-    /// there.
+    /// request. The closure gets the head of the request. It returns any `IntoResponse` with the
+    /// feature `axum`, otherwise an [`http::Response`] with any body whose data is
+    /// [`Bytes`](bytes::Bytes), such as a `String`. If the body fails, it ends there. If the compiler
+    /// expects a `Response` and finds the `IntoResponse` of a closure (E0308), enable the feature `axum`.
     ///
     /// The layer adds `Retry-After`, `Cache-Control: no-store` and the fields of [`headers`](Self::headers) unless the
     /// response has them, or is a redirection. To a gRPC request it sends the response of the closure only if the content type of
     /// that begins with `application/grpc`, because a gRPC client can read no other. Otherwise it
     /// sends the default one.
+    #[cfg(feature = "axum")]
+    pub fn on_rejection<R: axum::response::IntoResponse>(
+        self,
+        respond: impl Fn(&Parts, &Rejection) -> R + Send + Sync + 'static,
+    ) -> Self {
+        self.respond_by(move |head, rejection| respond(head, rejection).into_response())
+    }
+
+    /// Sets the response to a rejected request. With the feature `axum` the closure may return any
+    /// `IntoResponse`, of which these responses are some, so that the feature breaks no caller that names no type.
+    ///
+    /// Without it the compiler reports any other `IntoResponse`, such as a tuple, as E0308.
+    ///
+    /// The rest is as with that feature: it defaults to [`Rejection::to_response`], and to
+    /// [`Rejection::to_grpc_response`] for a gRPC request.
+    #[cfg(not(feature = "axum"))]
     pub fn on_rejection<B>(
+        self,
+        respond: impl Fn(&Parts, &Rejection) -> Response<B> + Send + Sync + 'static,
+    ) -> Self
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.respond_by(respond)
+    }
+
+    fn respond_by<B>(
         self,
         respond: impl Fn(&Parts, &Rejection) -> Response<B> + Send + Sync + 'static,
     ) -> Self

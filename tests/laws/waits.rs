@@ -699,12 +699,9 @@ async fn play(Queued { cost, quotas, sent, change, longest }: Queued) -> Result<
     let mut policy_now = policy(&quotas);
     let store = Delayed::default();
     let limiter = Limiter::new(&policy_now, store.clone());
-    let send = async |policy: &PolicyHandle, longest| {
-        waits(&limiter, [(policy, "bob", cost)], Some(seconds(longest))).await
-    };
     for (pause, longest) in sent {
         sleep(A_SECOND / 10 * pause).await;
-        send(&policy_now, longest).await;
+        waits(&limiter, [(&policy_now, "bob", cost)], Some(seconds(longest))).await;
     }
     if let Some((quota, replaces)) = change {
         let changed = policy(&[quota]);
@@ -714,12 +711,14 @@ async fn play(Queued { cost, quotas, sent, change, longest }: Queued) -> Result<
         }
     }
     let checks = store.checks();
-    match send(&policy_now, longest).await.await.unwrap() {
+    match waits(&limiter, [(&policy_now, "bob", cost)], Some(seconds(longest))).await.await.unwrap()
+    {
         // Behind others it only looks at its log.
         Err(denied) if store.checks() == checks => sleep(denied.retry_after().unwrap()).await,
         _ => return Ok(()),
     }
-    let again = send(&policy_now, 0).await.await.unwrap();
+    let again =
+        waits(&limiter, [(&policy_now, "bob", cost)], Some(Duration::ZERO)).await.await.unwrap();
     prop_assert!(again.is_ok(), "{again:?}");
     Ok(())
 }
