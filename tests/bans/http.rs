@@ -102,7 +102,7 @@ async fn handler_sees_the_longest_of_two_mutes() {
 /// Each key of the request is under a policy with a penalty, and the first is banned.
 async fn a_mute_counts_one_strike_a_request(store: impl Store + Clone) {
     let strict = Policy::new("strict").quota(Quota::per_hour(1));
-    let strict = strict.penalty("2/1h:1h".parse().unwrap());
+    let strict = strict.penalty("2/2h:1h".parse().unwrap());
     let bans = Bans::new(policy(), store.clone());
     bans.impose("mallory", Duration::from_secs(60), "").await.unwrap();
     let strikes = Arc::new(Mutex::new(Vec::new()));
@@ -122,7 +122,7 @@ async fn a_mute_counts_one_strike_a_request(store: impl Store + Clone) {
 
 /// What is only reported must not be enforced once the shadow is off.
 async fn shadow_records_no_strike_and_no_ban(store: impl Store + Clone) {
-    let [policy, other] = [("user", "2/1h:1h"), ("other", "1/1h:1h")].map(|(name, penalty)| {
+    let [policy, other] = [("user", "2/2h:1h"), ("other", "1/1h:1h")].map(|(name, penalty)| {
         move || Policy::new(name).quota(Quota::per_hour(2)).penalty(penalty.parse().unwrap())
     });
     let shadow = by_user(policy(), store.clone())

@@ -100,7 +100,7 @@ fn with_penalty(quota: Quota, penalty: &str) -> PolicyHandle {
 }
 
 async fn stricter_penalty_of_two_applies(store: impl Store + Clone) {
-    let [lax, strict] = ["5/1h:1h", "1/1h:2h"].map(|it| with_penalty(Quota::per_hour(1), it));
+    let [lax, strict] = ["5/1d:1h", "1/1h:2h"].map(|it| with_penalty(Quota::per_hour(1), it));
     // Without a penalty: the first one has the same log, and the second one another.
     let [plain, other] = [Quota::per_hour(1), Quota::per_minute(100)]
         .map(|quota| PolicyHandle::new(Policy::new("user").quota(quota)));
@@ -121,7 +121,7 @@ async fn stricter_penalty_of_two_applies(store: impl Store + Clone) {
 
 /// A check under another penalty makes the store forget no strike.
 async fn strikes_count_for_as_long_as_each_penalty_says(store: impl Store + Clone) {
-    let [long, short] = ["3/1h:1h", "3/1s:1h"]
+    let [long, short] = ["3/1h:1h", "3/2050ms:1h"]
         .map(|penalty| Limiter::new(with_penalty(Quota::per_second(1), penalty), store.clone()));
     for (limiter, pause_ms, is_ban) in
         [(&long, 1_050, false), (&long, 2_100, false), (&short, 2_500, false), (&long, 0, true)]
