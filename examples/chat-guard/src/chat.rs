@@ -1,8 +1,7 @@
 //! [`Chat`]: takes messages, checks them in the background, and shows the newest.
 
 use std::collections::VecDeque;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,14 +11,13 @@ use message_storm::StormDetector;
 use serde::Serialize;
 use serde_json::{Value, json};
 use speech_monitor::{Message, SpeechMonitor};
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 /// How many messages are checked at the same time.
-const LANES: usize = 16;
-/// How many messages wait in each lane, each of up to 8 KiB.
-const LONGEST_LANE: usize = 256;
+const MOST_CHECKS: usize = 16;
+/// How many messages wait or are being checked, each of up to 8 KiB.
+const MOST_UNCHECKED: usize = 1024;
 /// How many messages are kept, the newest of all rooms and private chats.
 const MOST_POSTS: usize = 10_000;
 /// How many messages are shown, and how many bytes their texts have together: an answer that nobody reads is memory.
@@ -51,54 +49,42 @@ pub(crate) struct Post {
 /// The sender gets an answer before the check, so that the time to it can't tell a mute. Until a message
 /// is checked, and if its sender is muted, only its sender sees it, as if it were delivered.
 ///
-/// The messages of one sender are in one lane, where they are checked in their order. Clones share everything.
+/// Clones share everything.
 #[derive(Clone)]
-pub(crate) struct Chat {
-    shared: Arc<Shared>,
-    lanes: Arc<[mpsc::Sender<Arc<Post>>]>,
-    hasher: RandomState,
-}
+pub(crate) struct Chat(Arc<Shared>);
 
 struct Shared {
     monitor: SpeechMonitor,
     storms: StormDetector,
     posts: Mutex<VecDeque<Arc<Post>>>,
-    waiting: AtomicUsize,
+    /// Each message that waits or is being checked has one of [`MOST_UNCHECKED`].
+    places: Arc<Semaphore>,
+    /// Each message that is being checked has one of [`MOST_CHECKS`].
+    checks: Semaphore,
 }
 
 impl Chat {
-    /// Starts the checks. The tasks end when all is checked and the last clone is dropped.
-    pub(crate) fn start(monitor: SpeechMonitor, storms: StormDetector) -> (Self, JoinSet<()>) {
-        let (posts, waiting) = Default::default();
-        let shared = Arc::new(Shared { monitor, storms, posts, waiting });
-        let (mut lanes, mut tasks) = (Vec::new(), JoinSet::new());
-        for _ in 0..LANES {
-            let (lane, mut posts) = mpsc::channel::<Arc<Post>>(LONGEST_LANE);
-            lanes.push(lane);
-            let shared = shared.clone();
-            tasks.spawn(async move {
-                while let Some(post) = posts.recv().await {
-                    shared.check(&post).await;
-                    shared.waiting.fetch_sub(1, Ordering::Relaxed);
-                }
-            });
-        }
-        (Self { shared, lanes: lanes.into(), hasher: RandomState::new() }, tasks)
+    pub(crate) fn new(monitor: SpeechMonitor, storms: StormDetector) -> Self {
+        let (places, checks) = (Semaphore::new(MOST_UNCHECKED), Semaphore::new(MOST_CHECKS));
+        let (posts, places) = (Mutex::default(), Arc::new(places));
+        Self(Arc::new(Shared { monitor, storms, posts, places, checks }))
     }
 
     /// Takes a message, or returns `false` if too many wait.
     pub(crate) fn accept(&self, post: Post) -> bool {
-        let lane = self.hasher.hash_one(&post.from) as usize % LANES;
-        let Ok(lane) = self.lanes[lane].try_reserve() else { return false };
-        let post = Arc::new(post);
-        self.shared.waiting.fetch_add(1, Ordering::Relaxed);
-        let mut posts = lock(&self.shared.posts);
+        let Ok(place) = self.0.places.clone().try_acquire_owned() else { return false };
+        let (shared, post) = (self.0.clone(), Arc::new(post));
+        let mut posts = lock(&self.0.posts);
         posts.push_back(post.clone());
         if posts.len() > MOST_POSTS {
             posts.pop_front();
         }
-        // Under the lock, so that a sender's messages are checked in the order in which they stand.
-        lane.send(post);
+        drop(posts);
+        tokio::spawn(async move {
+            let _place = place;
+            let _check = shared.checks.acquire().await;
+            shared.check(&post).await;
+        });
         true
     }
 
@@ -116,7 +102,7 @@ impl Chat {
         let is_seen =
             |post: &Post| post.from == viewer || post.is_delivered.load(Ordering::Relaxed);
         let mut bytes = 0;
-        let posts = lock(&self.shared.posts);
+        let posts = lock(&self.0.posts);
         let seen = posts.iter().rev().filter(|post| is_here(post) && is_seen(post)).take(SHOWN);
         let seen = seen.take_while(|post| {
             bytes += post.text.len();
@@ -128,22 +114,20 @@ impl Chat {
 
     /// Waits until all messages are checked and all mutes are reported, but no longer than is good for a server that is
     /// to end.
-    pub(crate) async fn finish(self, tasks: JoinSet<()>) {
-        drop(self.lanes);
+    pub(crate) async fn finish(&self) {
         let all = async {
-            tasks.join_all().await;
+            let _places = self.0.places.acquire_many(MOST_UNCHECKED as u32).await;
             // A reply to a mute may have been lost, or its operator have left.
-            self.shared.monitor.settled().await;
+            self.0.monitor.settled().await;
         };
         if timeout(LAST_CHECKS, all).await.is_err() {
-            let messages = self.shared.waiting.load(Ordering::Relaxed);
-            tracing::warn!(messages, "the end comes before these are checked");
+            tracing::warn!(messages = self.waiting(), "the end comes before these are checked");
         }
     }
 
     /// Returns how many messages wait or are being checked.
     pub(crate) fn waiting(&self) -> usize {
-        self.shared.waiting.load(Ordering::Relaxed)
+        MOST_UNCHECKED - self.0.places.available_permits()
     }
 }
 
@@ -180,7 +164,7 @@ mod tests {
     #[tokio::test]
     async fn the_newest_10_000_messages_are_kept() {
         let storms = StormDetector::in_process(tower_sliding_window::Quota::per_minute(9)).unwrap();
-        let (chat, _checks) = Chat::start(SpeechMonitor::in_process([]), storms);
+        let chat = Chat::new(SpeechMonitor::in_process([]), storms);
         let room = |number: usize| Place::Room(number.to_string());
         for number in 0..=10_000 {
             let post = || {

@@ -48,12 +48,12 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     };
     let monitor = monitor.exempt(&args.exempt).on_mute(alerts::of_mutes(webhook.clone()));
     let storms = storms.on_event(alerts::of_storms(webhook.clone(), storm));
-    let (chat, checks) = Chat::start(monitor.clone(), storms);
+    let chat = Chat::new(monitor.clone(), storms);
 
     let operator = admin::routes(monitor, chat.clone());
     let clients = routes::routes(chat.clone(), args.quota);
     serve(server, clients, admin, operator, Router::new()).await?;
-    chat.finish(checks).await;
+    chat.finish().await;
     webhook.flush().await;
     Ok(())
 }
