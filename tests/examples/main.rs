@@ -102,6 +102,18 @@ fn speech_monitor_mutes_the_third_of_a_kind() {
     assert!(logs.contains("audit: similar 3/60s 90% mute 6h: 3 messages within 60s"), "{logs}");
 }
 
+#[test]
+fn message_storm_says_when_a_storm_starts_and_ends() {
+    let input = b"lobby\t1\nlobby\t1\nlobby\t2\nno tab\nlobby\t3\ncalm\t1\n";
+    let (lines, logs) = run("message_storm", &["--threshold", "2/2s"], input);
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert_eq!(lines[0], "storm start group=\"lobby\" count=3");
+    assert!(lines[1].starts_with("storm end group=\"lobby\" peak=3 lasted="), "{lines:?}");
+    for line in ["a line is skipped", "waiting for the end of 1 storms"] {
+        assert!(logs.contains(line), "{logs}");
+    }
+}
+
 /// As with `| head -1`.
 #[test]
 fn programs_end_when_nobody_reads_what_they_print() {

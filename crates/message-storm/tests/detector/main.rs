@@ -3,7 +3,6 @@
 mod in_process;
 mod lost_replies;
 mod on_redis;
-mod program;
 
 use std::sync::{Arc, Mutex};
 
