@@ -5,8 +5,7 @@
     KEYS[1] log (ZSET): the messages of the group; the score is the timestamp in microseconds
     KEYS[2] state (HASH): the state of the group
       of the storm that started last: active (1 or 0), since_us, began (the count at its start),
-      start_call, peak, below_us (when the count falls below ends_below if no message comes),
-      quiet_us (when the last message leaves the window)
+      start_call, peak
       of the storm that ended last: ended_since_us, until_us, ended_peak, end_call
       of both: offset_us (how far the timestamps are ahead of the clock of Redis)
 
@@ -35,9 +34,8 @@
 
   Cost: O(log n), n is the number of entries in the log. A call removes at most 256 messages that have left the
     window, for Redis stands still meanwhile, and counts without the rest.
-  TTL: of the log the window and a second; a recorded message renews it. Of the state a second more
-    than: in a storm a day after its last message leaves the window; after a storm the window, or
-    an hour if that is longer; else the window.
+  TTL: of both the window and a second; a recorded message renews it. In a storm a day more, so that the log
+    tells when the storm ended. Of the state after a storm at least an hour.
 ]]
 local call, log, state = redis.call, KEYS[1], KEYS[2]
 local call_id, window_us, threshold = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -55,7 +53,7 @@ local function set(field, value)
   write[#write + 1] = field
   write[#write + 1] = value
 end
-local active, until_us = held.active == '1', tonumber(held.until_us)
+local active, until_us, changes = held.active == '1', tonumber(held.until_us), false
 
 -- The clock may have stepped back. Then the timestamps go on from the newest one, and `offset_us`
 -- keeps the difference. Otherwise old messages would stay in the window for as long as the step, or
@@ -75,10 +73,9 @@ local function below_at_us()
   return oldest_us and oldest_us + window_us
 end
 if active then
-  -- If the log has expired, the state still knows when the storm ended.
-  local at_us = below_at_us() or math.min(held.below_us, now_us)
+  local at_us = below_at_us() or now_us
   if at_us <= now_us then
-    active, until_us = false, math.max(at_us, tonumber(held.since_us))
+    active, changes, until_us = false, true, math.max(at_us, tonumber(held.since_us))
     set('active', '0')
     set('until_us', until_us)
     set('ended_since_us', held.since_us)
@@ -99,16 +96,13 @@ if message then
   added = call('ZADD', log, 'NX', now_us, message) == 1
 end
 local count = call('ZCARD', log) - expired
-if added then
-  newest_us = now_us
-  call('PEXPIRE', log, math.ceil(window_us / 1000) + 1000)
-  if count > cap then
-    call('ZREMRANGEBYRANK', log, 0, math.min(count - cap, most_expired) - 1)
-  end
+if added and count > cap then
+  call('ZREMRANGEBYRANK', log, 0, math.min(count - cap, most_expired) - 1)
 end
 count = math.min(count, cap)
 
-local changes, look_us = added, 0
+local look_us = 0
+changes = changes or added
 if not active and count > threshold then
   active, changes = true, true
   set('active', '1')
@@ -118,25 +112,26 @@ if not active and count > threshold then
   set('start_call', call_id)
 end
 if active then
-  local below_us = below_at_us() or now_us
   if changes then
     set('peak', math.max(tonumber(held.peak), count))
-    set('below_us', below_us)
-    set('quiet_us', newest_us + window_us)
   end
-  look_us = math.max(below_us - now_us, 1)
+  look_us = math.max((below_at_us() or now_us) - now_us, 1)
 end
 
+local ttl_us = window_us
+if active then
+  ttl_us = window_us + 24 * 3600 * 1000000
+end
+if changes then
+  call('PEXPIRE', log, math.ceil(ttl_us / 1000) + 1000)
+end
 if #write > 0 then
   call('HSET', state, unpack(write))
 end
 if #write > 0 or (added and held.offset_us) then
   -- `offset_us` must live until the last timestamp that is ahead of the clock leaves the window.
-  local ttl_us = window_us
-  if active then
-    ttl_us = held.quiet_us - now_us + 24 * 3600 * 1000000
-  elseif until_us then
-    ttl_us = math.max(window_us, 3600 * 1000000)
+  if until_us then
+    ttl_us = math.max(ttl_us, 3600 * 1000000)
   end
   call('PEXPIRE', state, math.ceil(ttl_us / 1000) + 1000)
 end

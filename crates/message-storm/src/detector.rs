@@ -18,12 +18,12 @@ use crate::rule::{StormRule, StormRuleError};
 
 /// How many groups are watched, and how many calls are under way or repeated. The end of a storm beyond
 /// that is found by the next message of its group, and the event of a lost call is lost.
-const MOST_TASKS: usize = 100_000;
+pub(crate) const MOST_TASKS: usize = if cfg!(test) { 1_000 } else { 100_000 };
 /// The pause before a call is repeated. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How late a lost call may run.
-const LATEST: Duration = Duration::from_secs(10);
+const LATEST: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
 
 /// Detects message storms: records every message of every group, denies none, and reports when a group
 /// has too many. See [the crate](crate).

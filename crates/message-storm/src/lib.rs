@@ -92,8 +92,8 @@
 //! | 1,000 messages, the default cap of `100/60s` | 134,000 |
 //! | the state of a storm | 220 |
 //!
-//! The TTL of the log is the window and a second. The TTL of a storm's state ends a day after the last
-//! message has left the window, or, if the storm is over, an hour and at least a window later.
+//! The TTL of the log is the window and a second, and a day more while a storm is not known to be over. So is that of
+//! the state, and afterwards at least an hour.
 //!
 //! # Metrics
 //!

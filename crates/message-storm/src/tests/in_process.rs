@@ -3,13 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use message_storm::{StormDetector, StormEvent, StormRule};
 use test_support::eventually;
 use test_support::recorder::RecordedMetrics;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, advance, sleep};
 use tower_sliding_window::{Quota, StoreError};
 
 use super::{Watched, in_process, rule};
+use crate::check::Check;
+use crate::detector::MOST_TASKS;
+use crate::{StormDetector, StormEvent, StormRule};
 
 #[tokio::test(start_paused = true)]
 async fn silent_storm_ends_on_time() {
@@ -42,16 +45,20 @@ async fn silent_storm_ends_on_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_100_000_storms_are_watched() {
-    let detector = in_process("1/10s").capacity(200_000, 1_000_000);
-    for group in 0..100_010 {
+async fn tasks_are_bounded_and_repeated_calls_take_none_of_the_storms() {
+    let detector = in_process("1/10s");
+    for _ in 0..=MOST_TASKS {
+        detector.0.check_later(Check::new("other".into(), None), Duration::from_secs(60), None);
+    }
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), MOST_TASKS);
+    for group in 0..=MOST_TASKS {
         for id in ["1", "2"] {
             detector.record(group.to_string(), id).await.unwrap();
         }
     }
-    assert_eq!(detector.watched(), 100_000);
+    assert_eq!(detector.watched(), MOST_TASKS);
     detector.settled().await;
-    let last = detector.record("100009", "3").await.unwrap();
+    let last = detector.record(MOST_TASKS.to_string(), "3").await.unwrap();
     assert!(matches!(last.events[..], [StormEvent::Ended { .. }]), "{last:?}");
 }
 
@@ -63,7 +70,7 @@ async fn dropped_detector_stops_looking() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    let metrics = tokio::runtime::Handle::current().metrics();
+    let metrics = Handle::current().metrics();
     assert_eq!(metrics.num_alive_tasks(), 1);
     let Watched { detector, events } = watched;
     drop(detector);

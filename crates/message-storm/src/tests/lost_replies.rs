@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use message_storm::StormEvent;
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient_store};
 use tokio::task::JoinSet;
@@ -10,6 +9,7 @@ use tokio::time::{sleep, timeout};
 use tower_sliding_window::RedisStore;
 
 use super::Watched;
+use crate::StormEvent;
 
 /// A detector behind a proxy, with five messages in the group.
 struct Behind {
