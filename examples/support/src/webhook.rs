@@ -14,7 +14,6 @@ use serde_json::Value;
 use tokio::sync::mpsc::{self, UnboundedSender};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{sleep, timeout};
-use uuid::Uuid;
 
 use crate::logs::Throttle;
 
@@ -35,7 +34,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 1
 #[derive(Args)]
 pub struct WebhookFlags {
     /// Sends each alert to this URL too, as JSON by POST: http://HOST[:PORT]/PATH. An alert that is not
-    /// taken is sent up to five times, with one `time` and one `Idempotency-Key`. Of a flood of alerts the first ones are sent, and the others
+    /// taken is sent up to five times, with one `time`. Of a flood of alerts the first ones are sent, and the others
     /// counted in the log.
     // Text here, so that an error of clap, which repeats the value, can't show the path: it often is
     // a secret.
@@ -68,16 +67,9 @@ pub struct Webhook(Option<Queue>);
 
 #[derive(Clone)]
 struct Queue {
-    alerts: UnboundedSender<Alert>,
+    /// Each alert keeps its place until it is sent or given up.
+    alerts: UnboundedSender<(Bytes, OwnedSemaphorePermit)>,
     places: Arc<Semaphore>,
-}
-
-struct Alert {
-    /// The same each time that the alert is sent.
-    key: HeaderValue,
-    body: Bytes,
-    /// Until the alert is sent or given up.
-    _place: OwnedSemaphorePermit,
 }
 
 impl Webhook {
@@ -87,7 +79,7 @@ impl Webhook {
         let ((alerts, mut queue), url) = (mpsc::unbounded_channel(), parse(url)?);
         tokio::spawn(async move {
             let client = Client::builder(TokioExecutor::new()).build_http();
-            while let Some(alert) = queue.recv().await {
+            while let Some((alert, _place)) = queue.recv().await {
                 deliver(&client, &url, &alert).await;
             }
         });
@@ -96,19 +88,17 @@ impl Webhook {
 
     /// Sends an alert, an object, as JSON, soon. A `time` is added to its members: now, in seconds of the Unix epoch.
     ///
-    /// A receiver that is slow to respond gets it again, with the same time and the same header `Idempotency-Key`: a
-    /// UUID in quotes, as in the draft of the IETF.
+    /// A receiver that is slow to respond gets it again, with the same time.
     pub fn send(&self, mut alert: Value) {
         static LEFT_OUT: Throttle = Throttle::new();
         let Some(queue) = &self.0 else { return };
-        let Ok(_place) = queue.places.clone().try_acquire_owned() else {
+        let Ok(place) = queue.places.clone().try_acquire_owned() else {
             LEFT_OUT.log(|times| tracing::warn!(times, "alerts are not sent: too many at a time"));
             return;
         };
         alert["time"] = unix_seconds().into();
-        let Ok(key) = HeaderValue::try_from(format!("\"{}\"", Uuid::new_v4())) else { return };
         // The task takes alerts as long as the program runs.
-        let _ = queue.alerts.send(Alert { key, body: alert.to_string().into(), _place });
+        let _ = queue.alerts.send((alert.to_string().into(), place));
     }
 
     /// Waits until every alert has been sent or given up, but no longer than is good for a program that is
@@ -127,14 +117,13 @@ fn unix_seconds() -> u64 {
 }
 
 /// Sends an alert until it is taken, or has failed too often.
-async fn deliver(client: &Client<HttpConnector, Body>, url: &Uri, alert: &Alert) {
+async fn deliver(client: &Client<HttpConnector, Body>, url: &Uri, alert: &Bytes) {
     static FAILED: Throttle = Throttle::new();
     let mut wait = FIRST_RETRY;
     for attempt in 1..=ATTEMPTS {
-        let mut request = Request::new(Body::from(alert.body.clone()));
+        let mut request = Request::new(Body::from(alert.clone()));
         (*request.method_mut(), *request.uri_mut()) = (Method::POST, url.clone());
         request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        request.headers_mut().insert("idempotency-key", alert.key.clone());
         let result = timeout(PATIENCE, client.request(request)).await;
         let why = match result {
             Err(_) => "there is no response in time".to_owned(),
@@ -154,10 +143,9 @@ async fn deliver(client: &Client<HttpConnector, Body>, url: &Uri, alert: &Alert)
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashSet;
     use std::sync::Mutex;
 
-    use axum::http::{HeaderMap, StatusCode};
+    use axum::http::StatusCode;
     use axum::routing::post;
     use axum::{Json, Router};
     use serde_json::json;
@@ -165,16 +153,15 @@ mod tests {
     use super::*;
     use crate::lock;
 
-    /// The alerts that a server has got, with their keys.
-    type Taken = Arc<Mutex<Vec<(Value, String)>>>;
+    /// The alerts that a server has got.
+    type Taken = Arc<Mutex<Vec<Value>>>;
 
     /// Begins to send to a server that responds with these statuses, and then with 200.
     async fn receiver(statuses: Vec<u16>) -> (Webhook, Taken) {
         let (taken, statuses) = (Taken::default(), Arc::new(Mutex::new(statuses.into_iter())));
         let seen = Arc::clone(&taken);
-        let take = async move |headers: HeaderMap, Json(alert): Json<Value>| {
-            let key = headers.get("idempotency-key").map(HeaderValue::to_str);
-            lock(&seen).push((alert, key.unwrap().unwrap().to_owned()));
+        let take = async move |Json(alert): Json<Value>| {
+            lock(&seen).push(alert);
             StatusCode::from_u16(lock(&statuses).next().unwrap_or(200)).unwrap()
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -184,20 +171,18 @@ mod tests {
         (Webhook::new(&WebhookFlags { alert_webhook: Some(url) }).unwrap(), taken)
     }
 
-    /// One that takes an alert and is too slow, or fails, to say so gets it again, with the same key and time.
+    /// One that takes an alert and is too slow, or fails, to say so gets it again, with the same time.
     #[tokio::test]
     async fn an_alert_is_sent_until_it_is_taken() {
         let (webhook, taken) = receiver(vec![500, 429, 200, 200, 404, 500, 500, 500, 500]).await;
         (1..=4).for_each(|alert| webhook.send(json!({ "alert": alert })));
         webhook.flush().await;
         let mut taken = lock(&taken);
-        let alerts: Vec<_> = taken.iter().map(|(alert, _)| alert["alert"].clone()).collect();
+        let alerts: Vec<_> = taken.iter().map(|alert| alert["alert"].clone()).collect();
         assert_eq!(alerts, [1, 1, 1, 2, 3, 3, 3, 3, 3, 4]);
         taken.dedup();
-        let keys: HashSet<_> = taken.iter().map(|(_, key)| key).collect();
-        assert!(taken.len() == 4 && keys.len() == 4, "{taken:?}");
-        for (alert, key) in &*taken {
-            assert_eq!(key.trim_matches('"').len(), 36);
+        assert_eq!(taken.len(), 4, "{taken:?}");
+        for alert in &*taken {
             let age = unix_seconds() - alert["time"].as_u64().unwrap();
             assert!(age < 60, "{alert}");
         }
