@@ -5,7 +5,6 @@
     KEYS[1] messages (ZSET): log 1, of messages; the member is the id
     KEYS[2] peers (ZSET): log 2, of the receivers in private chats; the member is the receiver
     KEYS[3] texts (ZSET): log 3, of texts; the member is the id, followed by the fingerprint
-    KEYS[4] length (STRING): how long the mute that stands was imposed for, in microseconds
 
     The score of an entry in a log is its timestamp in microseconds.
 
@@ -13,19 +12,17 @@
     ARGV[1] id (16 bytes): the UUID of the message
     ARGV[2] peer (bytes): the receiver; empty outside private chats
     ARGV[3] print (bytes): the fingerprint of the text
-    ARGV[4] muted (0 or 1): whether a mute stands, so that rules whose mute is not longer count nothing
-    ARGV[5...] for each log:
+    ARGV[4...] for each log:
       capacity (entries): how many entries the log keeps; 0 if the message is not recorded in it
       horizon_us (microseconds): the longest window of its rules
-    ARGV[11...] for each rule:
+    ARGV[10...] for each rule:
       log (index): which log it counts in, from 1
       threshold (entries): how many complete the rule
       window_us (microseconds): the length of the window
-      mute_us (microseconds): the length of its mute
 
   Reply:
     REPLY[1] counts (array): for each rule
-      count (entries): how many its window holds; 0 if its mute is not longer than the one that stands
+      count (entries): how many its window holds; 0 if the message is not recorded in its log
     REPLY[2] ages_us (array): for each earlier text to compare with; empty if no rule needs it
       age_us (microseconds): how old it is
     REPLY[3] prints (array): for each of them
@@ -36,16 +33,16 @@
   TTL: of a log horizon_us and a second. A recorded message renews it. It never becomes shorter.
 ]]
 local call = redis.call
-local messages, peers, texts, length = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local id, peer, print, muted = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1'
+local messages, peers, texts = KEYS[1], KEYS[2], KEYS[3]
+local id, peer, print = ARGV[1], ARGV[2], ARGV[3]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 
 local logs, entry, capacity = { messages, peers, texts }, { id, peer, id .. print }, {}
 for k = 1, #logs do
-  capacity[k] = tonumber(ARGV[2 * k + 3])
+  capacity[k] = tonumber(ARGV[2 * k + 2])
   if capacity[k] > 0 then
-    local log, horizon_us = logs[k], ARGV[2 * k + 4]
+    local log, horizon_us = logs[k], ARGV[2 * k + 3]
     -- The clock may have stepped back. What is ahead of it would count for as long as the step, and make the
     -- message the oldest. All step back with it.
     local newest_us = tonumber(call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] or 0)
@@ -66,12 +63,11 @@ for k = 1, #logs do
   end
 end
 
-local muted_us = muted and tonumber(call('GET', length) or 0) or 0
 local counts, compared_us = {}, 0
-for r = 11, #ARGV, 4 do
+for r = 10, #ARGV, 3 do
   local k, threshold, window_us = tonumber(ARGV[r]), tonumber(ARGV[r + 1]), tonumber(ARGV[r + 2])
   local log, count = logs[k], 0
-  if tonumber(ARGV[r + 3]) > muted_us and capacity[k] > 0 then
+  if capacity[k] > 0 then
     count = call('ZCOUNT', log, now_us - window_us + 1, '+inf')
     if log == texts and count >= threshold then
       compared_us = math.max(compared_us, window_us)

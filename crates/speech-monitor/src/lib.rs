@@ -92,10 +92,10 @@
 //! | | for each message | stored for each sender |
 //! |---|---|---|
 //! | in process | a mutex, and a comparison with each text in the window if there are as many as the rule counts | up to 64 fingerprints, and as many timestamps and peers as the highest count |
-//! | on Redis | a look for the mute, which shares its call with others, and one script call; three more if a rule is triggered; fingerprints are transferred only if they could lengthen a mute | the same in up to three ZSETs, and the length of the mute that stands: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints`, `:muted` |
+//! | on Redis | a look for the mute, which shares its call with others, and one script call; two more if a rule is triggered whose mute is longer than what is left of the one that stands | the same in up to three ZSETs: `PREFIX:{=SENDER}:speech:log:messages`, `:peers`, `:prints` |
 //!
 //! A fingerprint has 4 bytes for each letter or word, and at most 258 bytes. So 64 texts of a sender take at most
-//! 18 KB to transfer. Each Redis key has a TTL of the longest window that needs it, or of the mute. All keys of a
+//! 18 KB to transfer. Each Redis key has a TTL of the longest window that needs it. All keys of a
 //! sender are in one cluster slot.
 //!
 //! Every message is recorded, also those of muted senders. Give senders a quota of messages before the

@@ -14,8 +14,8 @@ use crate::decision::Message;
 use crate::fingerprint::Fingerprint;
 use crate::rule::{Counted, MAX_TEXTS, Rule};
 
-/// The Redis keys of a sender: the three logs, and how long the mute that stands was imposed for.
-const NAMES: [&str; 4] = ["messages", "peers", "prints", "muted"];
+/// The Redis keys of a sender, one for each log.
+const NAMES: [&str; 3] = ["messages", "peers", "prints"];
 /// The numbers of the logs.
 const MESSAGES: usize = 0;
 const PEERS: usize = 1;
@@ -70,9 +70,9 @@ impl Rules {
 pub(crate) struct Record<'a> {
     pub(crate) id: Uuid,
     pub(crate) message: &'a Message,
-    /// Whether the sender is muted, so that rules whose mute is not longer count nothing.
-    pub(crate) is_muted: bool,
-    pub(crate) rules: &'a Rules,
+    pub(crate) kept_for: &'a Rules,
+    /// Those of the rules that are to decide on the message.
+    pub(crate) rules: &'a [Rule],
 }
 
 impl Record<'_> {
@@ -80,7 +80,7 @@ impl Record<'_> {
     /// compare it.
     fn entries(&self) -> [Option<&[u8]>; 3] {
         let Message { peer, text, .. } = self.message;
-        let text = text.as_ref().filter(|text| text.length() >= self.rules.min_length);
+        let text = text.as_ref().filter(|text| text.length() >= self.kept_for.min_length);
         [
             Some(self.id.as_bytes()),
             peer.as_ref().map(Key::as_bytes),
@@ -90,7 +90,7 @@ impl Record<'_> {
 
     /// Returns what each log keeps, no entries if the message adds none there.
     fn kept(&self) -> [Kept; 3] {
-        let (entries, kept) = (self.entries(), self.rules.kept);
+        let (entries, kept) = (self.entries(), self.kept_for.kept);
         std::array::from_fn(|log| if entries[log].is_some() { kept[log] } else { Kept::default() })
     }
 }
@@ -98,7 +98,7 @@ impl Record<'_> {
 /// What the rules need to decide on a message.
 pub(crate) struct History {
     /// How many entries the window of each rule holds, this message included. 0 if the rule does not
-    /// count the message, or its mute is not longer than the one that stands.
+    /// count the message.
     pub(crate) counts: Vec<u32>,
     /// The ages and the fingerprints of the sender's other texts, if a rule has to compare them.
     pub(crate) texts: Vec<(Duration, Fingerprint)>,
@@ -117,21 +117,6 @@ impl Logs {
         match self {
             Self::InProcess(senders) => Ok(lock(senders).record(record)),
             Self::OnRedis(redis) => redis.record(record).await,
-        }
-    }
-
-    /// Notes that a sender was muted for a length of time of which some remains. That saves the calls of
-    /// rules whose mute is not longer, and nothing else: whether a mute is imposed is for the bans to
-    /// decide. So it does no harm if it is lost, or overtaken by another.
-    pub(crate) async fn note(&self, sender: &Key, length: Duration, remaining: Duration) {
-        match self {
-            Self::InProcess(senders) => lock(senders).note(sender, length, remaining),
-            Self::OnRedis(redis) => {
-                let mut set = redis::cmd("SET");
-                let ends_ms = remaining.as_millis().max(1) as u64;
-                set.arg(&redis.names(sender)[3]).arg(length.as_micros() as u64);
-                let _ = redis.commands.query::<()>(set.arg("PX").arg(ends_ms)).await;
-            }
         }
     }
 
@@ -168,19 +153,18 @@ impl OnRedis {
         Self { commands: store.commands(), record }
     }
 
-    fn names(&self, sender: &Key) -> [Vec<u8>; 4] {
+    fn names(&self, sender: &Key) -> [Vec<u8>; 3] {
         NAMES.map(|name| self.commands.key_name(sender, &format!("speech:log:{name}")))
     }
 
     async fn record(&self, record: &Record<'_>) -> Result<History, StoreError> {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let kept = record.kept().map(|kept| (kept.entries, micros(kept.window)));
-        let rules = record.rules.rules.iter();
-        let rules: Vec<_> = rules
-            .map(|it| (log_of(it) + 1, it.count(), micros(it.window()), micros(it.mute)))
-            .collect();
+        let rules = record.rules.iter();
+        let rules: Vec<_> =
+            rules.map(|it| (log_of(it) + 1, it.count(), micros(it.window()))).collect();
         let entries = record.entries().map(Option::unwrap_or_default);
-        let arguments = (&entries[..], u8::from(record.is_muted), &kept[..], rules);
+        let arguments = (&entries[..], &kept[..], rules);
         let names = self.names(&record.message.sender);
         let call = || self.commands.script(&self.record, &names[..], &arguments);
         type Reply = (Vec<u32>, Vec<u64>, Vec<Vec<u8>>);
@@ -209,9 +193,6 @@ pub(crate) struct InProcess {
 struct Sender {
     /// The entries of each log with their times, the oldest first.
     logs: [VecDeque<(Duration, Arc<[u8]>)>; 3],
-    /// When the mute ends that was noted, and how long it was imposed for.
-    until: Duration,
-    length: Duration,
     /// When the sender was changed.
     last: Duration,
 }
@@ -223,28 +204,17 @@ impl InProcess {
     }
 
     fn record(&mut self, record: &Record<'_>) -> History {
-        self.change(&record.message.sender, |sender, now| {
-            sender.add(record, now);
-            sender.history(record, now)
-        })
-    }
-
-    fn note(&mut self, sender: &Key, length: Duration, remaining: Duration) {
-        self.change(sender, |sender, now| {
-            (sender.until, sender.length) = (now + remaining, length);
-        });
-    }
-
-    fn change<T>(&mut self, key: &Key, change: impl FnOnce(&mut Sender, Duration) -> T) -> T {
+        let key = &record.message.sender;
         let (mut sender, now) = (self.remove(key).unwrap_or_default(), self.start.elapsed());
-        let result = change(&mut sender, now);
+        sender.add(record, now);
+        let history = sender.history(record, now);
         sender.last = now;
         self.bytes += sender.bytes(key);
         self.senders.insert(key.clone(), sender);
         if self.bytes > self.budget {
             self.make_room();
         }
-        result
+        history
     }
 
     fn remove(&mut self, key: &Key) -> Option<Sender> {
@@ -285,12 +255,11 @@ impl Sender {
     }
 
     fn history(&self, record: &Record<'_>, now: Duration) -> History {
-        let (kept, rules) = (record.kept(), &record.rules.rules);
-        let muted = if record.is_muted && self.until > now { self.length } else { Duration::ZERO };
+        let (kept, rules) = (record.kept(), record.rules);
         let count = |rule: &Rule| {
             let (log, kept) = (&self.logs[log_of(rule)], kept[log_of(rule)]);
             let inside = log.iter().rev().take_while(|(at, _)| now - *at < rule.window());
-            if rule.mute <= muted || kept.entries == 0 { 0 } else { inside.count() as u32 }
+            if kept.entries == 0 { 0 } else { inside.count() as u32 }
         };
         let counts: Vec<u32> = rules.iter().map(count).collect();
         let mut of_rules = rules.iter().zip(&counts);

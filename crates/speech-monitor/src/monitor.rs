@@ -38,6 +38,8 @@ struct NewMute {
     reason: String,
     /// How long the mute of before still lasts.
     muted: Duration,
+    /// Whether a mute that was imposed for as long stays as it is.
+    only_longer: bool,
 }
 
 /// Checks chat messages against rules and silently mutes spammers. See [the crate](crate).
@@ -126,8 +128,8 @@ impl SpeechMonitor {
     ///
     /// If a reply of the store is lost, or the caller drops the future, a background task queries the
     /// store until it replies or the mute is over, and calls the hook. The hook is not called if the
-    /// process ends between the mute and the call, if another mute has replaced it before the store
-    /// replies, and for a [manual](SpeechMonitor::mute) mute whose reply was lost.
+    /// process ends between the mute and the call, or if another mute has replaced it before the store
+    /// replies.
     #[must_use]
     pub fn on_mute(mut self, hook: impl Fn(&MuteEvent) + Send + Sync + 'static) -> Self {
         self.hook = Some(Arc::new(hook));
@@ -142,7 +144,7 @@ impl SpeechMonitor {
     /// Records a message and decides whether to deliver it.
     ///
     /// Takes a look for the sender's mute, which shares its call of the store with others, and one call
-    /// to record the message; three short ones more if the message triggers a rule.
+    /// to record the message; two short ones more if the message triggers a rule.
     ///
     /// If the store fails, a mute that this process has seen still holds until it ends.
     ///
@@ -158,14 +160,15 @@ impl SpeechMonitor {
         if self.exempt.contains(sender) {
             return Ok(decision(muted));
         }
-        match self.judge(message, muted).await {
-            Ok(None) => Ok(decision(muted)),
-            Ok(Some(mute)) => {
-                let this = self.clone();
-                self.to_the_end(async move { this.impose(mute).await }).await
+        let checked = async {
+            match self.judge(message, muted).await? {
+                Some(mute) => Ok(self.impose(mute).await?.remaining),
+                None => Ok(muted),
             }
+        };
+        match checked.await {
             Err(_) if !muted.is_zero() => Ok(decision(muted)),
-            Err(error) => Err(error),
+            checked => checked.map(decision),
         }
     }
 
@@ -183,13 +186,15 @@ impl SpeechMonitor {
         message: &Message,
         muted: Duration,
     ) -> Result<Option<NewMute>, StoreError> {
-        let (id, is_muted) = (Uuid::new_v4(), !muted.is_zero());
-        let record = Record { id, message, is_muted, rules: &self.rules };
+        // The longest mutes come first. The others can't lengthen the one that stands.
+        let longer = self.rules.rules.partition_point(|rule| rule.mute > muted);
+        let (id, rules) = (Uuid::new_v4(), &self.rules.rules[..longer]);
+        let record = Record { id, message, kept_for: &self.rules, rules };
         let history = self.logs.record(&record).await?;
         let similarity = |other| message.text.as_ref().map(|text| text.similarity(other));
         let similarities: Vec<u8> =
             history.texts.iter().filter_map(|(_, other)| similarity(other)).collect();
-        Ok(self.rules.rules.iter().zip(&history.counts).find_map(|(rule, &count)| {
+        Ok(rules.iter().zip(&history.counts).find_map(|(rule, &count)| {
             let (count, percent) = match (rule.counted, &message.text) {
                 _ if count < rule.count() => return None,
                 (Counted::Similar { percent }, Some(text)) if text.length() >= rule.min_length => {
@@ -199,20 +204,36 @@ impl SpeechMonitor {
                 _ => (count, 0),
             };
             let reason = reason(rule, count, percent, id);
-            Some(NewMute { sender: message.sender.clone(), length: rule.mute, reason, muted })
+            let (sender, length) = (message.sender.clone(), rule.mute);
+            Some(NewMute { sender, length, reason, muted, only_longer: true })
         }))
     }
 
     /// Imposes a mute in a task of its own, so that it is reported also if the caller leaves.
-    async fn to_the_end<T: Send + 'static>(
-        &self,
-        mute: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let imposing = self.imposing.subscribe();
+    ///
+    /// Of several calls that impose the mute of one rule, Redis lets one impose it: the others find a ban that was
+    /// imposed for as long. A call whose reply is lost may be that one. Then the reason of the ban, which has the
+    /// identity of the message, tells so. If the mute was lifted meanwhile there is no ban, and nothing is imposed again.
+    async fn impose(&self, mute: NewMute) -> Result<Ban, StoreError> {
+        let (this, imposing) = (self.clone(), self.imposing.subscribe());
         let imposed = async move {
-            let result = mute.await;
-            drop(imposing);
-            result
+            let NewMute { sender, length, reason, .. } = &mute;
+            let imposed = match mute.only_longer {
+                true => this.bans.impose_if_longer(sender.clone(), *length, reason).await,
+                false => this.bans.impose(sender.clone(), *length, reason).await,
+            };
+            match &imposed {
+                Ok(ban) if ban.is_new => this.report(&mute, ban, ban.lengthens),
+                // Only Redis loses replies, and it has a runtime.
+                Err(error) if error.may_have_counted() => {
+                    tokio::spawn(async move {
+                        this.report_if_imposed(&mute).await;
+                        drop(imposing);
+                    });
+                }
+                _ => {}
+            }
+            imposed
         };
         match Handle::try_current() {
             // Without a result only if the hook panics, or the runtime ends.
@@ -221,43 +242,15 @@ impl SpeechMonitor {
         }
     }
 
-    // Interleavings. Of several calls that impose the mute of one rule, Redis lets one impose it: the others
-    // find a ban that was imposed for as long. A call whose reply is lost may be that one. Then the reason of
-    // the ban, which has the identity of the message, tells so. If the mute was lifted meanwhile there is no
-    // ban, and nothing is imposed again.
-    async fn impose(&self, mute: NewMute) -> Result<SpeechDecision, StoreError> {
-        let (sent, muted) = (Instant::now(), mute.muted);
-        match self.bans.impose_if_longer(mute.sender.clone(), mute.length, &mute.reason).await {
-            Ok(ban) => {
-                if ban.is_new {
-                    self.report(&mute, &ban, ban.lengthens, sent).await;
-                }
-                Ok(decision(ban.remaining))
-            }
-            Err(error) => {
-                // Only Redis loses replies, and it has a runtime.
-                if error.may_have_counted() {
-                    let (this, imposing) = (self.clone(), self.imposing.subscribe());
-                    tokio::spawn(async move {
-                        this.report_if_imposed(&mute, sent).await;
-                        drop(imposing);
-                    });
-                }
-                if muted.is_zero() { Err(error) } else { Ok(decision(muted)) }
-            }
-        }
-    }
-
     /// Asks the store whether a mute was imposed whose reply was lost, until it replies or the mute is over.
-    async fn report_if_imposed(&self, mute: &NewMute, sent: Instant) {
-        let mut pause = FIRST_PAUSE;
+    async fn report_if_imposed(&self, mute: &NewMute) {
+        let (sent, mut pause) = (Instant::now(), FIRST_PAUSE);
         while sent.elapsed() < mute.length {
             sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            let asked = Instant::now();
             match self.bans.get(mute.sender.clone()).await {
                 Ok(Some(ban)) if ban.reason == mute.reason => {
-                    return self.report(mute, &ban, !mute.muted.is_zero(), asked).await;
+                    return self.report(mute, &ban, !mute.muted.is_zero());
                 }
                 Ok(_) if sent.elapsed() > LATEST => return,
                 Ok(_) | Err(_) => {}
@@ -266,17 +259,13 @@ impl SpeechMonitor {
     }
 
     /// Reports a mute that was imposed.
-    async fn report(&self, new: &NewMute, ban: &Ban, lengthened: bool, sent: Instant) {
-        let (sender, mute) = (&new.sender, Mute::of(ban));
+    fn report(&self, new: &NewMute, ban: &Ban, lengthened: bool) {
+        let (sender, mute) = (new.sender.clone(), Mute::of(ban));
         let rule = mute.reason.split_once(": ").map_or("manual", |(rule, _)| rule).to_owned();
         metrics::counter!("sliding_window_mutes_total", "rule" => rule).increment(1);
         if let Some(hook) = &self.hook {
-            let event = MuteEvent { sender: sender.clone(), mute, lengthened };
-            hook(&event);
+            hook(&MuteEvent { sender, mute, lengthened });
         }
-        // Until no later than the ban, on the clock of Redis.
-        let remaining = ban.remaining.saturating_sub(sent.elapsed());
-        self.logs.note(sender, new.length, remaining).await;
     }
 
     /// Returns the mute of a sender.
@@ -302,17 +291,10 @@ impl SpeechMonitor {
         sender: impl Into<Key>,
         duration: Duration,
     ) -> Result<Mute, StoreError> {
-        let (this, sender, sent) = (self.clone(), sender.into(), Instant::now());
-        let (reason, muted) = (MANUAL.to_owned(), Duration::ZERO);
-        let mute = NewMute { sender, length: duration, reason, muted };
-        self.to_the_end(async move {
-            let ban = this.bans.impose(mute.sender.clone(), duration, MANUAL).await?;
-            if ban.is_new {
-                this.report(&mute, &ban, ban.lengthens, sent).await;
-            }
-            Ok(Mute::of(&ban))
-        })
-        .await
+        let (sender, reason) = (sender.into(), format!("{MANUAL} by {}", Uuid::new_v4()));
+        let (length, muted, only_longer) = (duration, Duration::ZERO, false);
+        let ban = self.impose(NewMute { sender, length, reason, muted, only_longer }).await?;
+        Ok(Mute::of(&ban))
     }
 
     /// Lifts the mute of a sender and forgets the sender's messages, which would cause a new mute. Returns

@@ -74,14 +74,13 @@ async fn every_key_expires_and_keeps_little() {
     let name = |part: &str| format!("tsw:{{=a%7Dlice}}:speech:{part}");
     let mut keys = redis.keys().await;
     keys.sort();
-    let parts = ["ban", "log:messages", "log:muted", "log:peers", "log:prints"];
+    let parts = ["ban", "log:messages", "log:peers", "log:prints"];
     assert_eq!(keys, parts.map(name));
     // The longest window of the rules that count in it, and a second; the longest mute.
     let two_days = 48 * 3600;
     for (part, held, seconds) in [
         ("ban", 0, two_days),
         ("log:messages", 100, 60),
-        ("log:muted", 0, two_days),
         ("log:peers", 9, 300),
         ("log:prints", 64, 300),
     ] {

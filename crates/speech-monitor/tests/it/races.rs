@@ -71,36 +71,6 @@ async fn says(monitor: &SpeechMonitor, text: &str) -> bool {
 }
 
 #[tokio::test]
-async fn mute_right_after_the_last_one_is_reported() {
-    let two = Two::start(&["events 3/1h mute 2s"]).await;
-    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
-    two.proxy.set(Fault::Delay(DELAY));
-    assert!(!says(&two.far, "three").await);
-    two.proxy.set(Fault::None);
-    let ended = async || two.near.mute_of("alice").await.unwrap().is_none();
-    eventually("the mute ends", ended).await;
-    assert!(!says(&two.near, "four").await, "she has never stopped, and is muted again at once");
-    assert_eq!(two.events().len(), 2, "there were two mutes: {:?}", two.events());
-}
-
-#[tokio::test]
-async fn mute_is_reported_after_an_unmute() {
-    let two = Two::start(&["events 3/1h mute 2h"]).await;
-    assert!(says(&two.far, "one").await && says(&two.far, "two").await);
-    two.proxy.set(Fault::Delay(DELAY));
-    let third = two.far_checks(Message::from("alice").text("three"));
-    two.mutes_alice().await;
-    two.near.unmute("alice").await.unwrap();
-    assert_eq!(third.await.unwrap(), Some(false));
-    two.proxy.set(Fault::None);
-    two.events.lock().unwrap().clear();
-    sleep(Duration::from_secs(1)).await;
-    assert!(says(&two.near, "one").await && says(&two.near, "two").await);
-    assert!(!says(&two.near, "three").await, "the rule mutes her again");
-    assert_eq!(two.events(), [(7200, false)], "a mute is reported");
-}
-
-#[tokio::test]
 async fn sender_that_goes_on_during_an_unmute_is_unmuted() {
     let two = Two::start(&["events 3/1h mute 2h"]).await;
     for text in ["one", "two", "three"] {
@@ -194,6 +164,15 @@ async fn a_lost_reply_does_not_undo_an_unmute() {
     two.far.settled().await;
     assert_eq!(two.near.mute_of("alice").await.unwrap(), None);
     assert_eq!(two.events(), []);
+}
+
+#[tokio::test]
+async fn manual_mute_whose_reply_is_lost_is_reported() {
+    let two = Two::start(&["events 3/1h mute 2h"]).await;
+    two.proxy.drop_replies_to("a manual mute", 1);
+    two.far.mute("alice", Duration::from_secs(3600)).await.unwrap_err();
+    two.far.settled().await;
+    assert_eq!(two.events(), [(3600, false)]);
 }
 
 /// The packets that impose a mute, or lengthen one, arrive two seconds late.
