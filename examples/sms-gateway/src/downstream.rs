@@ -28,18 +28,12 @@ const PATIENT_LOOKS: u32 = 30;
 /// What an increase adds to what is left of the thresholds, in percent.
 const INCREASE: u32 = 5;
 
-/// How the downstream did. A message that is late is a slow result before it ends.
+/// How the downstream did. A message that is late is a bad result before it ends.
 #[derive(Debug, Default)]
 struct Results {
-    results: u64,
-    failed: u64,
-    slow: u64,
-}
-
-impl Results {
-    fn are_bad(&self) -> bool {
-        (self.failed + self.slow) * 100 > SUFFERS * self.results
-    }
+    all: u64,
+    /// Failures, and slow results.
+    bad: u64,
 }
 
 /// A downstream that sends nothing anywhere.
@@ -74,9 +68,8 @@ impl Downstream {
         {
             // What hangs is seen now: the controller does not wait for its end. So it is slow, and no failure later.
             let recent = &mut lock(&self.0).recent;
-            recent.results += 1;
-            recent.slow += u64::from(on_time.is_err());
-            recent.failed += u64::from(on_time == Ok(false));
+            recent.all += 1;
+            recent.bad += u64::from(on_time != Ok(true));
         }
         match on_time {
             Ok(is_taken) => is_taken,
@@ -109,7 +102,7 @@ impl Downstream {
         let (mut left, mut waited) = (100, 0);
         loop {
             sleep(LOOK_EVERY).await;
-            let are_few = lock(&self.0).recent.results < LEAST_RESULTS;
+            let are_few = lock(&self.0).recent.all < LEAST_RESULTS;
             // A limit below what each message needs lets nothing through that could say that all is well again.
             if are_few && waited < PATIENT_LOOKS {
                 waited += 1;
@@ -118,7 +111,7 @@ impl Downstream {
             let results = take(&mut lock(&self.0).recent);
             waited = 0;
             let before = left;
-            if !are_few && results.are_bad() {
+            if !are_few && results.bad * 100 > SUFFERS * results.all {
                 left = (left * 7 / 10).max(floor).min(left);
             } else {
                 left = (left + INCREASE).min(100);
@@ -135,19 +128,6 @@ impl Downstream {
             } else if left == 100 {
                 tracing::info!("the downstream keeps to its targets: thresholds are as configured");
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn failures_and_slow_results_count_together() {
-        for (failed, slow, are_bad) in [(4, 4, true), (0, 6, true), (6, 0, true), (2, 3, false)] {
-            let results = Results { results: 100, failed, slow };
-            assert_eq!(results.are_bad(), are_bad, "{results:?}");
         }
     }
 }

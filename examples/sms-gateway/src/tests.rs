@@ -347,7 +347,7 @@ async fn limits_follow_the_downstream() {
         app.downstream(knobs.clone()).await;
         assert_eq!(run(7).await, 49, "by every other look: {knobs}");
         assert_eq!(run(30).await, 20, "{knobs}");
-        app.downstream(json!({ "errors": 4, "latency_ms": 499 })).await;
+        app.downstream(json!({ "errors": 5, "latency_ms": 499 })).await;
         assert_eq!(run(6).await, 30, "slowly: {knobs}");
         assert_eq!(run(50).await, 100, "{knobs}");
     }
