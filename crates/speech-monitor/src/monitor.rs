@@ -21,12 +21,12 @@ use crate::rule::{Counted, Rule};
 
 /// How many bytes the senders of a process take, as they count them. What their table takes besides, and a second
 /// one while it is made anew, make up the rest of the documented 256 MiB.
-const BUDGET: usize = 150 << 20;
+pub(crate) const BUDGET: usize = 150 << 20;
 /// The pause before the store is queried about a lost reply. It doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// How late a call on an abandoned connection may run.
-const LATEST: Duration = Duration::from_secs(10);
+const LATEST: Duration = Duration::from_secs(if cfg!(test) { 5 } else { 10 });
 
 type Hook = dyn Fn(&MuteEvent) + Send + Sync;
 

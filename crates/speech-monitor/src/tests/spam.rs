@@ -2,13 +2,14 @@
 
 use std::iter::repeat_with;
 
-use speech_monitor::{Message, Rule, SpeechMonitor, similarity};
+use super::is_delivered;
+use crate::{Message, Rule, SpeechMonitor, similarity};
 
 /// Has one sender say texts within a moment, and returns whether all are delivered.
 async fn are_delivered(texts: impl IntoIterator<Item = String>) -> bool {
     let monitor = SpeechMonitor::in_process(Rule::recommended());
     for text in texts {
-        if !monitor.check(&Message::from("alice").text(text)).await.unwrap().is_delivered() {
+        if !is_delivered(&monitor, &Message::from("alice").text(text)).await {
             return false;
         }
     }

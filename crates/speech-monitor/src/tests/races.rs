@@ -1,40 +1,32 @@
 //! Messages of one sender at the same time, what happens between two steps of a check, and lost replies.
 
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use speech_monitor::{Message, Rule, SpeechMonitor};
 use test_support::proxy::{Fault, Proxy};
 use test_support::{Redis, eventually, patient_store};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use tower_sliding_window::RedisStore;
 
+use super::{Audit, HOUR, is_delivered, rules};
+use crate::{Message, SpeechMonitor};
+
 const DELAY: Duration = Duration::from_millis(400);
 
-/// Two processes, the first of them behind a proxy, and the events of both.
+/// Two processes, the first of them behind a proxy, and what the hooks of both got.
 struct Two {
     redis: Redis,
     proxy: Proxy,
     far: SpeechMonitor,
     near: SpeechMonitor,
-    /// The seconds of each mute, and whether it was lengthened.
-    events: Arc<Mutex<Vec<(u64, bool)>>>,
+    audit: Audit,
 }
 
 impl Two {
-    async fn start(rules: &[&str]) -> Self {
+    async fn start(texts: &[&str]) -> Self {
         let redis = Redis::start().await;
-        let proxy = Proxy::to(redis.port()).await;
-        let events = Arc::<Mutex<Vec<_>>>::default();
-        let monitor = |store| {
-            let events = events.clone();
-            let rules = rules.iter().map(|rule| rule.parse::<Rule>().unwrap());
-            SpeechMonitor::on_redis(rules, &store).on_mute(move |event| {
-                let seconds = event.mute.remaining.as_secs_f64().round() as u64;
-                events.lock().unwrap().push((seconds, event.lengthened));
-            })
-        };
+        let (proxy, audit) = (Proxy::to(redis.port()).await, Audit::default());
+        let monitor = |store| audit.of(SpeechMonitor::on_redis(rules(texts), &store));
         let far = monitor(patient_store(proxy.url()).await);
         let near = monitor(redis.store().await);
         for monitor in [&far, &near] {
@@ -46,12 +38,12 @@ impl Two {
             monitor.unmute("bob").await.unwrap();
         }
         sleep(Duration::from_millis(50)).await;
-        events.lock().unwrap().clear();
-        Self { redis, proxy, far, near, events }
+        audit.take();
+        Self { redis, proxy, far, near, audit }
     }
 
     fn events(&self) -> Vec<(u64, bool)> {
-        self.events.lock().unwrap().clone()
+        self.audit.seconds()
     }
 
     async fn mutes_alice(&self) {
@@ -67,7 +59,7 @@ impl Two {
 }
 
 async fn says(monitor: &SpeechMonitor, text: &str) -> bool {
-    monitor.check(&Message::from("alice").text(text)).await.unwrap().is_delivered()
+    is_delivered(monitor, &Message::from("alice").text(text)).await
 }
 
 #[tokio::test]
@@ -76,8 +68,7 @@ async fn sender_that_goes_on_during_an_unmute_is_unmuted() {
     for text in ["one", "two", "three"] {
         let _ = says(&two.near, text).await;
     }
-    let rule: Rule = "events 3/1h mute 2h".parse().unwrap();
-    let third = SpeechMonitor::on_redis([rule], &two.redis.store().await);
+    let third = SpeechMonitor::on_redis(rules(&["events 3/1h mute 2h"]), &two.redis.store().await);
     two.proxy.set(Fault::Delay(DELAY));
     let far = two.far.clone();
     let unmute = tokio::spawn(async move { far.unmute("alice").await });
@@ -94,7 +85,7 @@ async fn sender_that_goes_on_during_an_unmute_is_unmuted() {
 async fn concurrent_lengthening_is_reported_as_such() {
     let two = Two::start(&["events 3/1h mute 2h", "peers 2/1h mute 4h"]).await;
     let writes_to = |peer: &str| Message::from("alice").to(peer);
-    assert!(two.near.check(&writes_to("ann")).await.unwrap().is_delivered());
+    assert!(is_delivered(&two.near, &writes_to("ann")).await);
     assert!(says(&two.near, "two").await);
     two.proxy.set(Fault::Delay(DELAY));
     let longer = two.far_checks(writes_to("ben"));
@@ -141,9 +132,9 @@ async fn mute_is_reported_after_a_hang_up() {
         assert!(says(&two.far, "one").await && says(&two.far, "two").await);
         two.far.mute("bob", Duration::from_secs(60)).await.unwrap();
         two.proxy.set(Fault::Delay(DELAY));
-        let (hour, third) = (Duration::from_secs(3600), Message::from("alice").text("three"));
+        let third = Message::from("alice").text("three");
         let left = match by_hand {
-            true => timeout(DELAY / 2, two.far.mute("alice", hour)).await.map(drop),
+            true => timeout(DELAY / 2, two.far.mute("alice", HOUR)).await.map(drop),
             // The look for a mute and the record take one delay each.
             false => timeout(DELAY * 5 / 2, two.far.check(&third)).await.map(drop),
         };
@@ -170,7 +161,7 @@ async fn a_lost_reply_does_not_undo_an_unmute() {
 async fn manual_mute_whose_reply_is_lost_is_reported() {
     let two = Two::start(&["events 3/1h mute 2h"]).await;
     two.proxy.drop_replies_to("a manual mute", 1);
-    two.far.mute("alice", Duration::from_secs(3600)).await.unwrap_err();
+    two.far.mute("alice", HOUR).await.unwrap_err();
     two.far.settled().await;
     assert_eq!(two.events(), [(3600, false)]);
 }
@@ -182,16 +173,14 @@ async fn mute_that_arrives_late_is_reported() {
     for before in [2, 3] {
         let two = Two::start(&texts).await;
         let store = RedisStore::connect(two.proxy.url()).await.unwrap();
-        let events = two.events.clone();
-        let rules = texts.map(|it| it.parse::<Rule>().unwrap());
-        let far = SpeechMonitor::on_redis(rules, &store)
-            .on_mute(move |event| events.lock().unwrap().push((0, event.lengthened)));
+        let far = two.audit.of(SpeechMonitor::on_redis(rules(&texts), &store));
+        let lengthened = || two.events().into_iter().map(|it| it.1).collect::<Vec<_>>();
         for _ in 0..before {
             let _ = far.check(&Message::from("alice").to("ann")).await.unwrap();
         }
         let is_muted = before == 3;
-        let mut expected = if is_muted { vec![(0, false)] } else { vec![] };
-        assert_eq!(two.events(), expected, "the mute of two hours");
+        let mut expected = if is_muted { vec![false] } else { vec![] };
+        assert_eq!(lengthened(), expected, "the mute of two hours");
         two.proxy.set(Fault::Delay(DELAY));
         let late = far.clone();
         let last = tokio::spawn(async move { late.check(&Message::from("alice").to("ben")).await });
@@ -204,13 +193,13 @@ async fn mute_that_arrives_late_is_reported() {
         assert_eq!(decision.map(|it| it.is_delivered()), is_muted.then_some(false));
         sleep(Duration::from_secs(2)).await;
         two.proxy.set(Fault::None);
-        expected.push((0, is_muted));
-        eventually("the audit log hears of it", async || two.events() == expected).await;
+        expected.push(is_muted);
+        eventually("the audit log hears of it", async || lengthened() == expected).await;
         let mute = two.near.mute_of("alice").await.unwrap().unwrap();
-        assert!(mute.remaining > Duration::from_secs(3 * 3600), "{mute:?}");
+        assert!(mute.remaining > 3 * HOUR, "{mute:?}");
         far.settled().await;
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(two.events(), expected, "once");
+        assert_eq!(lengthened(), expected, "once");
     }
 }
 

@@ -1,9 +1,9 @@
 //! Designs of a speech monitor known to be wrong, and the right decisions beside each. Time is paused.
 
-use std::time::Duration;
-
-use speech_monitor::{Message, Rule, SpeechMonitor, similarity};
 use tokio::time::Instant;
+
+use super::{HOUR, rules};
+use crate::{Message, SpeechMonitor, similarity};
 
 /// The share of bytes that are the same at the same position, over the shorter length.
 fn same_byte_at_same_position(one: &str, other: &str) -> f64 {
@@ -36,17 +36,15 @@ fn equal_bytes_at_positions_miss_copies() {
 
 #[tokio::test(start_paused = true)]
 async fn shorter_mute_does_not_replace_a_longer_one() {
-    let hour = Duration::from_secs(3600);
     let start = Instant::now();
     // SETEX: the last one to be written stands.
-    let wrong_until = [48 * hour, 24 * hour].into_iter().fold(start, |_, mute| start + mute);
-    assert_eq!(wrong_until - start, 24 * hour, "the wrong design shows its fault");
+    let wrong_until = [48 * HOUR, 24 * HOUR].into_iter().fold(start, |_, mute| start + mute);
+    assert_eq!(wrong_until - start, 24 * HOUR, "the wrong design shows its fault");
 
-    let rules = ["peers 2/5m mute 48h", "events 4/5m mute 24h"];
-    let rules = rules.map(|text| text.parse::<Rule>().unwrap());
+    let rules = rules(&["peers 2/5m mute 48h", "events 4/5m mute 24h"]);
     let monitor = SpeechMonitor::in_process(rules);
     for peer in ["a", "b", "a", "b", "a"] {
         let _ = monitor.check(&Message::from("alice").to(peer)).await.unwrap();
     }
-    assert_eq!(monitor.mute_of("alice").await.unwrap().unwrap().remaining, 48 * hour);
+    assert_eq!(monitor.mute_of("alice").await.unwrap().unwrap().remaining, 48 * HOUR);
 }
