@@ -5,7 +5,7 @@ use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags};
 use example_support::webhook::WebhookFlags;
 use speech_monitor::Rule;
-use tower_sliding_window::{Policy, Quota};
+use tower_sliding_window::Policy;
 
 use crate::routes::name;
 
@@ -48,11 +48,6 @@ pub(crate) struct Args {
     /// A user that no rule mutes, such as support staff; repeat it for more. A manual mute holds.
     #[arg(long, value_name = "USER", value_parser = name)]
     pub(crate) exempt: Vec<String>,
-
-    /// A room has a storm when it gets more messages than this, which must be below a million. None is
-    /// refused; an alert says so once.
-    #[arg(long, value_name = "LIMIT/WINDOW", default_value = "100/60s")]
-    pub(crate) storm: Quota,
 
     /// How many messages a user may post; one more is a 429 with Retry-After, muted or not. Several
     /// quotas as `30/10s,300/10m`.

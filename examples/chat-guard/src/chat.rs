@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use example_support::lock;
 use example_support::logs::Throttle;
-use message_storm::StormDetector;
 use serde::Serialize;
 use serde_json::{Value, json};
 use speech_monitor::{Message, SpeechMonitor};
@@ -55,7 +54,6 @@ pub(crate) struct Chat(Arc<Shared>);
 
 struct Shared {
     monitor: SpeechMonitor,
-    storms: StormDetector,
     posts: Mutex<VecDeque<Arc<Post>>>,
     /// Each message that waits or is being checked has one of [`MOST_UNCHECKED`].
     places: Arc<Semaphore>,
@@ -64,10 +62,10 @@ struct Shared {
 }
 
 impl Chat {
-    pub(crate) fn new(monitor: SpeechMonitor, storms: StormDetector) -> Self {
+    pub(crate) fn new(monitor: SpeechMonitor) -> Self {
         let (places, checks) = (Semaphore::new(MOST_UNCHECKED), Semaphore::new(MOST_CHECKS));
         let (posts, places) = (Mutex::default(), Arc::new(places));
-        Self(Arc::new(Shared { monitor, storms, posts, places, checks }))
+        Self(Arc::new(Shared { monitor, posts, places, checks }))
     }
 
     /// Takes a message, or returns `false` if too many wait.
@@ -140,20 +138,16 @@ impl Shared {
             Place::Room(_) => message,
             Place::Private(peer) => message.to(&**peer),
         };
-        let decision = self.monitor.check(&message).await;
-        if decision.as_ref().is_ok_and(|decision| !decision.is_delivered()) {
-            return;
-        }
-        post.is_delivered.store(true, Ordering::Relaxed);
-        let mut unchecked = decision.err();
-        if let Place::Room(room) = &post.place {
-            unchecked = self.storms.record(&**room, &*post.id).await.err().or(unchecked);
-        }
-        if let Some(error) = unchecked {
-            UNCHECKED.log(move |times| {
-                tracing::warn!(%error, times, "messages are delivered without a check");
-            });
-        }
+        let is_delivered = match self.monitor.check(&message).await {
+            Ok(decision) => decision.is_delivered(),
+            Err(error) => {
+                UNCHECKED.log(move |times| {
+                    tracing::warn!(%error, times, "messages are delivered without a check");
+                });
+                true
+            }
+        };
+        post.is_delivered.store(is_delivered, Ordering::Relaxed);
     }
 }
 
@@ -163,8 +157,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_newest_10_000_messages_are_kept() {
-        let storms = StormDetector::in_process(tower_sliding_window::Quota::per_minute(9)).unwrap();
-        let chat = Chat::new(SpeechMonitor::in_process([]), storms);
+        let chat = Chat::new(SpeechMonitor::in_process([]));
         let room = |number: usize| Place::Room(number.to_string());
         for number in 0..=10_000 {
             let post = || {

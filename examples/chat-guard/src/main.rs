@@ -1,7 +1,7 @@
 //! A chat that mutes spammers silently. A user that repeats a message, or writes to many strangers,
 //! still sees a success for each message, but no other user sees the messages. See README.md.
 //!
-//! All servers with one Redis share the mutes and the storms. The messages themselves stay in the process that
+//! All servers with one Redis share the mutes. The messages themselves stay in the process that
 //! received them: a real chat stores them elsewhere already.
 
 mod admin;
@@ -19,7 +19,6 @@ use example_support::admin::{Admin, serve};
 use example_support::logs::exit_code;
 use example_support::server::Server;
 use example_support::webhook::Webhook;
-use message_storm::StormDetector;
 use speech_monitor::SpeechMonitor;
 
 use crate::args::Args;
@@ -34,21 +33,18 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let server = Server::bind(&args.listen).await?;
     let admin = Admin::bind(&args.admin, &server).await?;
     let webhook = Webhook::new(&args.webhook)?;
-    let (rules, storm) = (args.rule.clone(), args.storm);
-    let (monitor, storms) = match args.redis.connect().await? {
+    let monitor = match args.redis.connect().await? {
         Some(redis) => {
-            let storms = StormDetector::on_redis(storm, &redis.store)?;
             tracing::info!(addresses = %redis.addresses, "mutes are kept in Redis");
-            (SpeechMonitor::on_redis(rules, &redis.store), storms)
+            SpeechMonitor::on_redis(args.rule, &redis.store)
         }
         None => {
             tracing::info!("mutes are kept in this process");
-            (SpeechMonitor::in_process(rules), StormDetector::in_process(storm)?)
+            SpeechMonitor::in_process(args.rule)
         }
     };
     let monitor = monitor.exempt(&args.exempt).on_mute(alerts::of_mutes(webhook.clone()));
-    let storms = storms.on_event(alerts::of_storms(webhook.clone(), storm));
-    let chat = Chat::new(monitor.clone(), storms);
+    let chat = Chat::new(monitor.clone());
 
     let operator = admin::routes(monitor, chat.clone());
     let clients = routes::routes(chat.clone(), args.quota);

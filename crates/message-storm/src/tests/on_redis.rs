@@ -1,7 +1,8 @@
 //! On a real Redis: between processes, in what is kept there, and when that fails.
 
+use test_support::acl::{May, make_user, nothing_was_refused};
 use test_support::recorder::RecordedMetrics;
-use test_support::{Cluster, Redis, patient_store};
+use test_support::{Cluster, Redis, patient, patient_store};
 use tokio::task::JoinSet;
 use tower_sliding_window::{RedisStore, StoreError};
 
@@ -74,7 +75,10 @@ async fn another_process_reports_the_end() {
 async fn every_key_expires_and_keeps_to_the_cap() {
     let redis = Redis::start().await;
     let rule = rule("10/60s").cap(20).named("chat");
-    let detector = StormDetector::on_redis(rule, &redis.store().await).unwrap();
+    // No more rights than SECURITY.md gives.
+    let url = make_user(&redis, May::DoAll).await;
+    let store = patient().prefix("limiter").connect(url).await.unwrap();
+    let detector = StormDetector::on_redis(rule, &store).unwrap();
     for id in 0..30 {
         let reading = detector.record("a}b", id.to_string()).await.unwrap();
         assert_eq!(reading.count, (id + 1).min(20));
@@ -85,7 +89,7 @@ async fn every_key_expires_and_keeps_to_the_cap() {
     assert_eq!(storm.peak, 20);
     // To look leaves nothing: see the keys.
     assert_eq!(detector.peek("other").await.unwrap().count, 0);
-    let of_group = ["log", "state"].map(|part| format!("tsw:{{=a%7Db}}:chat:storm:{part}"));
+    let of_group = ["log", "state"].map(|part| format!("limiter:{{=a%7Db}}:chat:storm:{part}"));
     assert_eq!(redis.keys().await, of_group);
     assert_eq!(redis.entries(&of_group[0]).await, 20);
     let most = 24 * 3_600_000 + 61_000;
@@ -93,6 +97,7 @@ async fn every_key_expires_and_keeps_to_the_cap() {
         let ttl: i64 = redis.run(&["PTTL", key]).await;
         assert!((most - 30_000..=most).contains(&ttl), "{key}: {ttl}");
     }
+    nothing_was_refused(&redis).await;
 }
 
 #[tokio::test]
