@@ -166,41 +166,43 @@ async fn manual_mute_whose_reply_is_lost_is_reported() {
     assert_eq!(two.events(), [(3600, false)]);
 }
 
-/// The packets that impose a mute, or lengthen one, arrive two seconds late.
 #[tokio::test]
 async fn mute_that_arrives_late_is_reported() {
+    tokio::join!(late_mute_is_reported(2), late_mute_is_reported(3));
+}
+
+/// The packets that impose a mute, or lengthen one, arrive two seconds late.
+async fn late_mute_is_reported(before: usize) {
     let texts = ["events 3/1h mute 2h", "peers 2/1h mute 4h"];
-    for before in [2, 3] {
-        let two = Two::start(&texts).await;
-        let store = RedisStore::connect(two.proxy.url()).await.unwrap();
-        let far = two.audit.of(SpeechMonitor::on_redis(rules(&texts), &store));
-        let lengthened = || two.events().into_iter().map(|it| it.1).collect::<Vec<_>>();
-        for _ in 0..before {
-            let _ = far.check(&Message::from("alice").to("ann")).await.unwrap();
-        }
-        let is_muted = before == 3;
-        let mut expected = if is_muted { vec![false] } else { vec![] };
-        assert_eq!(lengthened(), expected, "the mute of two hours");
-        two.proxy.set(Fault::Delay(DELAY));
-        let late = far.clone();
-        let last = tokio::spawn(async move { late.check(&Message::from("alice").to("ben")).await });
-        // The message is recorded, and the reply under way.
-        two.redis.has_entries("tsw:{=alice}:speech:log:peers", 2).await;
-        // And now the reply to the look before the mute.
-        sleep(DELAY + DELAY / 2).await;
-        two.proxy.set(Fault::Forget);
-        let decision = last.await.unwrap().ok();
-        assert_eq!(decision.map(|it| it.is_delivered()), is_muted.then_some(false));
-        sleep(Duration::from_secs(2)).await;
-        two.proxy.set(Fault::None);
-        expected.push(is_muted);
-        eventually("the audit log hears of it", async || lengthened() == expected).await;
-        let mute = two.near.mute_of("alice").await.unwrap().unwrap();
-        assert!(mute.remaining > 3 * HOUR, "{mute:?}");
-        far.settled().await;
-        sleep(Duration::from_secs(1)).await;
-        assert_eq!(lengthened(), expected, "once");
+    let two = Two::start(&texts).await;
+    let store = RedisStore::connect(two.proxy.url()).await.unwrap();
+    let far = two.audit.of(SpeechMonitor::on_redis(rules(&texts), &store));
+    let lengthened = || two.events().into_iter().map(|it| it.1).collect::<Vec<_>>();
+    for _ in 0..before {
+        let _ = far.check(&Message::from("alice").to("ann")).await.unwrap();
     }
+    let is_muted = before == 3;
+    let mut expected = if is_muted { vec![false] } else { vec![] };
+    assert_eq!(lengthened(), expected, "the mute of two hours");
+    two.proxy.set(Fault::Delay(DELAY));
+    let late = far.clone();
+    let last = tokio::spawn(async move { late.check(&Message::from("alice").to("ben")).await });
+    // The message is recorded, and the reply under way.
+    two.redis.has_entries("tsw:{=alice}:speech:log:peers", 2).await;
+    // And now the reply to the look before the mute.
+    sleep(DELAY + DELAY / 2).await;
+    two.proxy.set(Fault::Forget);
+    let decision = last.await.unwrap().ok();
+    assert_eq!(decision.map(|it| it.is_delivered()), is_muted.then_some(false));
+    sleep(Duration::from_secs(2)).await;
+    two.proxy.set(Fault::None);
+    expected.push(is_muted);
+    eventually("the audit log hears of it", async || lengthened() == expected).await;
+    let mute = two.near.mute_of("alice").await.unwrap().unwrap();
+    assert!(mute.remaining > 3 * HOUR, "{mute:?}");
+    far.settled().await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(lengthened(), expected, "once");
 }
 
 /// Its rule lengthens a mute once, and not by what has passed when Redis has lost it.

@@ -153,15 +153,15 @@ async fn a_panic_of_the_hook_is_an_error_and_leaves_the_mute() {
 #[tokio::test]
 #[ignore = "run as a process of its own by the test below"]
 async fn flood_process() {
-    // A quarter, because an unoptimised build takes its time.
-    let monitor = SpeechMonitor::with_budget(rules(&["events 100/1h mute 1h"]), BUDGET / 4);
+    // A tenth, because an unoptimised build takes its time.
+    let monitor = SpeechMonitor::with_budget(rules(&["events 100/1h mute 1h"]), BUDGET / 10);
     let before = memory_kb("self", "VmHWM");
-    for number in 0..125_000 {
+    for number in 0..50_000 {
         let message = Message::from(format!("{number:0>128}"));
         assert!(is_delivered(&monitor, &message).await);
     }
     let took = memory_kb("self", "VmHWM") - before;
-    assert!(took <= 64 << 10, "{took} kB");
+    assert!(took <= (256 << 10) / 10, "{took} kB");
 }
 
 #[test]
