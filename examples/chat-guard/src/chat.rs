@@ -155,19 +155,30 @@ impl Shared {
 mod tests {
     use super::*;
 
+    fn post(place: Place) -> Post {
+        let (id, from, text) = <_>::default();
+        Post { id, from, text, place, is_delivered: false.into() }
+    }
+
     #[tokio::test]
     async fn the_newest_10_000_messages_are_kept() {
         let chat = Chat::new(SpeechMonitor::in_process([]));
         let room = |number: usize| Place::Room(number.to_string());
         for number in 0..=10_000 {
-            let post = || {
-                let (id, from, text) = <_>::default();
-                Post { id, from, text, place: room(number), is_delivered: false.into() }
-            };
-            while !chat.accept(post()) {
+            while !chat.accept(post(room(number))) {
                 tokio::task::yield_now().await;
             }
         }
         assert_eq!([0, 1].map(|number| chat.view(&room(number), "").len()), [0, 1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_does_not_wait_for_a_check_for_long() {
+        let chat = Chat::new(SpeechMonitor::in_process([]));
+        let _checks = chat.0.checks.acquire_many(MOST_CHECKS as u32).await.unwrap();
+        assert!(chat.accept(post(Place::Room("lobby".to_owned()))));
+        let begun = tokio::time::Instant::now();
+        chat.finish().await;
+        assert_eq!((begun.elapsed(), chat.waiting()), (LAST_CHECKS, 1));
     }
 }

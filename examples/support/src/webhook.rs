@@ -188,6 +188,16 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn the_end_does_not_wait_for_a_receiver_for_long() {
+        let ((alerts, _queue), places) = (mpsc::unbounded_channel(), Semaphore::new(KEPT));
+        let webhook = Webhook(Some(Queue { alerts, places: Arc::new(places) }));
+        webhook.send(json!({}));
+        let begun = tokio::time::Instant::now();
+        webhook.flush().await;
+        assert_eq!(begun.elapsed(), LAST_ALERTS);
+    }
+
     #[test]
     fn names_are_no_markup_and_urls_are_checked() {
         assert_eq!(plain("<!channel> a&b"), "&lt;!channel&gt; a&amp;b");
