@@ -66,18 +66,18 @@ impl StormDetector {
         Self(Arc::new(Shared { rule, store, hook, calling, watching, watched }))
     }
 
-    /// Sets how many groups and how many messages of all groups are kept in process. Defaults to 100,000
-    /// groups and 1,000,000 messages. It changes nothing on Redis.
+    /// Sets how many messages of all groups are kept in process, where a group counts as two messages more.
+    /// Defaults to 1,000,000. It changes nothing on Redis.
     ///
     /// A group takes up to 1 kB, and each of its messages 115 to 400 bytes, or 650 if its id is longer
-    /// than 40 bytes. So the default is at most 500 MB, or 750 MB with long ids.
+    /// than 40 bytes. So the default is at most 500 MB, or 650 MB with long ids.
     ///
     /// If there is no room, groups that have expired are dropped, and so are messages that have left the
     /// window, at most ten times a second. Groups in use never are. A message that does not fit then is
     /// not counted, and the call returns [`StoreError::Full`]. Current storms end as usual.
-    pub fn capacity(self, groups: usize, messages: usize) -> Self {
+    pub fn capacity(self, messages: usize) -> Self {
         if let Store::InProcess(store) = &*self.0.store {
-            store.set_capacity(groups, messages);
+            store.set_capacity(messages);
         }
         self
     }

@@ -16,6 +16,8 @@ const KEPT_AFTER_QUIET_US: u64 = 24 * 3600 * 1_000_000;
 const BETWEEN_SWEEPS_US: u64 = 100_000;
 /// A group keeps the memory for three times as many messages.
 const FEW_MESSAGES: usize = 16;
+/// As how many messages a group counts.
+const GROUP: usize = 2;
 
 /// The messages and storms of groups in this process.
 pub(crate) struct InProcess {
@@ -29,21 +31,19 @@ struct Groups {
     by_id: HashMap<Key, Group>,
     /// How many messages the groups hold, also those that have left the window.
     messages: usize,
-    most_groups: usize,
-    most_messages: usize,
+    capacity: usize,
     swept_us: u64,
 }
 
 impl InProcess {
     pub(crate) fn new(rule: Arc<StormRule>) -> Self {
-        let (by_id, most_groups, most_messages) = (HashMap::new(), 100_000, 1_000_000);
-        let groups = Groups { by_id, messages: 0, most_groups, most_messages, swept_us: 0 };
+        let (by_id, capacity) = (HashMap::new(), 1_000_000);
+        let groups = Groups { by_id, messages: 0, capacity, swept_us: 0 };
         Self { rule, start: Instant::now(), groups: Mutex::new(groups) }
     }
 
-    pub(crate) fn set_capacity(&self, groups: usize, messages: usize) {
-        let mut held = self.lock();
-        (held.most_groups, held.most_messages) = (groups, messages);
+    pub(crate) fn set_capacity(&self, messages: usize) {
+        self.lock().capacity = messages;
     }
 
     fn lock(&self) -> MutexGuard<'_, Groups> {
@@ -78,22 +78,16 @@ impl Groups {
         now_us: u64,
     ) -> Result<(), StoreError> {
         let Some(id) = &check.message else { return Ok(()) };
-        let group = self.by_id.get(&check.group);
         // A message that is known, or that displaces another one of its group, needs no room.
         let fits = |it: &Group| it.ids.contains(id) || it.entries.len() >= rule.cap as usize;
-        let (new_group, new_message) =
-            (group.is_none() as usize, !group.is_some_and(fits) as usize);
-        let full = |it: &Self| {
-            let lacks_group = it.by_id.len() + new_group > it.most_groups;
-            let lacks_message = it.messages + new_message > it.most_messages;
-            lacks_group.then_some(it.most_groups).or(lacks_message.then_some(it.most_messages))
-        };
+        let more = self.by_id.get(&check.group).map_or(GROUP + 1, |it| usize::from(!fits(it)));
+        let is_full = |it: &Self| it.messages + GROUP * it.by_id.len() + more > it.capacity;
         // Once in a window, or more often while it is full.
-        let pause_us = if full(self).is_some() { 0 } else { rule.window_us() };
+        let pause_us = if is_full(self) { 0 } else { rule.window_us() };
         if now_us - self.swept_us >= pause_us.max(BETWEEN_SWEEPS_US) {
             self.sweep(rule, now_us);
         }
-        full(self).map_or(Ok(()), |capacity| Err(StoreError::Full { capacity }))
+        if is_full(self) { Err(StoreError::Full { capacity: self.capacity }) } else { Ok(()) }
     }
 
     fn sweep(&mut self, rule: &StormRule, now_us: u64) {

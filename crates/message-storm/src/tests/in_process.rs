@@ -96,11 +96,12 @@ fn storm_ends_in_another_runtime() {
 #[tokio::test(start_paused = true)]
 async fn groups_and_messages_have_a_capacity() {
     let (recorded, _recorder) = RecordedMetrics::listen();
-    let detector = in_process("10/60s").capacity(30, 500);
+    // Twenty groups, and their messages.
+    let detector = in_process("10/60s").capacity(2 * 20 + 500);
     let fill = async || {
         for number in 0..10_000_u32 {
             if let Err(error) = detector.record((number % 20).to_string(), number).await {
-                assert!(matches!(error, StoreError::Full { capacity: 500 }), "{error}");
+                assert!(matches!(error, StoreError::Full { capacity: 540 }), "{error}");
                 return number;
             }
         }
@@ -120,18 +121,18 @@ async fn groups_and_messages_have_a_capacity() {
     for group in 20..30 {
         detector.record(group.to_string(), "1").await.unwrap_err();
     }
-    let detector = detector.capacity(30, 1_000);
+    let detector = detector.capacity(540 + 3 * 10);
     for group in 20..30 {
         detector.record(group.to_string(), "1").await.unwrap();
     }
     let error = detector.record("30", "1").await.unwrap_err();
-    assert!(matches!(error, StoreError::Full { capacity: 30 }), "{error}");
+    assert!(matches!(error, StoreError::Full { capacity: 570 }), "{error}");
     assert_eq!(detector.peek("30").await.unwrap().count, 0);
     detector.settled().await;
     assert_eq!(detector.record("30", "1").await.unwrap().count, 1, "twenty groups are over");
     assert_eq!(detector.peek("29").await.unwrap().count, 1, "and this one is not");
 
-    let full = StormDetector::in_process(rule("1/60s").cap(2)).unwrap().capacity(1, 2);
+    let full = StormDetector::in_process(rule("1/60s").cap(2)).unwrap().capacity(2 + 2);
     for id in ["1", "2", "3"] {
         full.record("0", id).await.expect("it displaces another message of its group");
     }
@@ -140,7 +141,7 @@ async fn groups_and_messages_have_a_capacity() {
 /// To sweep takes as long as there are groups.
 #[tokio::test(start_paused = true)]
 async fn full_table_is_swept_ten_times_a_second() {
-    let (detector, tick) = (in_process("5/10s").capacity(9, 3), Duration::from_millis(50));
+    let (detector, tick) = (in_process("5/10s").capacity(3 * 3), Duration::from_millis(50));
     let is_taken = async |group: &str| detector.record(group, "1").await.is_ok();
     for group in ["1", "2", "3"] {
         assert!(is_taken(group).await);
