@@ -14,7 +14,7 @@ use tower_sliding_window::key::TrustedProxies;
 use tower_sliding_window::{FailurePolicy, Penalty, Policy, Quota};
 
 use crate::names::Sku;
-use crate::stock::Replicas;
+use crate::stock::MinReplicas;
 use example_support::admin::AdminFlags;
 use example_support::flags::{ListenFlags, RedisFlags, penalty_length, span};
 
@@ -158,13 +158,13 @@ impl Args {
     }
 
     /// Returns how many replicas must have an order.
-    pub(crate) fn replicas(&self) -> Replicas {
+    pub(crate) fn replicas(&self) -> MinReplicas {
         // Of a Cluster, or behind Sentinels, one server can take the place of another.
         let has_sentinels = self.redis.sentinel_master.is_some();
         let on_cluster = self.redis.redis.len() > 1 && !has_sentinels;
         let default = (on_cluster || has_sentinels).into();
         let timeout = self.redis.response_timeout;
-        Replicas { wanted: self.min_replicas.unwrap_or(default), timeout, on_cluster }
+        MinReplicas { wanted: self.min_replicas.unwrap_or(default), timeout, on_cluster }
     }
 }
 

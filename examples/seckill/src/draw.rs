@@ -96,9 +96,7 @@ pub(crate) async fn with_ticket(
     next: Next,
 ) -> Result<Response, Problem> {
     // The limit turns away who is nobody.
-    if let (Ok((sku, on_sale)), Ok(user)) = (shop.sku(path), user)
-        && let Some(draw) = on_sale.draw()
-    {
+    if let (Ok(OnSale { sku, draw: Some(draw), .. }), Ok(user)) = (shop.sku(path), user) {
         let ticket = request.headers().get(TICKET).and_then(|it| it.to_str().ok());
         // Whether the turn has ended, the store decides.
         let end = ticket.and_then(|it| draw.check(sku, &user, it)).ok_or_else(|| {
@@ -116,32 +114,33 @@ pub(crate) async fn enter(
     user: UserId,
     path: PathText,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let (sku, on_sale) = known(&shop, path)?;
-    let draw = on_sale.draw().ok_or_else(|| {
+    let on_sale = known(&shop, path)?;
+    let draw = on_sale.draw.as_ref().ok_or_else(|| {
         let title = "This SKU goes to who comes first";
         Problem::new(StatusCode::NOT_FOUND, "no-draw", title)
     })?;
-    let call = Call::Enter { user: &user, place: draw.score(&user) };
+    let call = Call::Enter { user: user.as_str(), place: draw.score(&user) };
     let reply = on_sale.call(call).await.map_err(StockError::of_a_change)?;
-    Ok((StatusCode::ACCEPTED, Json(shown(&shop, sku, on_sale, &user, &reply))))
+    Ok((StatusCode::ACCEPTED, Json(shown(&shop, on_sale, &user, &reply))))
 }
 
 pub(crate) async fn show(State(shop): State<Arc<Shop>>, user: UserId, path: PathText) -> Answer {
-    let (sku, on_sale) = known(&shop, path)?;
-    let reply = on_sale.call(Call::Entry(&user)).await?;
-    Ok(Json(shown(&shop, sku, on_sale, &user, &reply)))
+    let on_sale = known(&shop, path)?;
+    let reply = on_sale.call(Call::Entry { user: user.as_str() }).await?;
+    Ok(Json(shown(&shop, on_sale, &user, &reply)))
 }
 
-fn known(shop: &Shop, path: PathText) -> Result<(&Sku, &OnSale), Problem> {
+fn known(shop: &Shop, path: PathText) -> Result<&OnSale, Problem> {
     let found = shop.sku(path)?;
     // A seed that Redis has lost may be another one there now.
-    found.1.level().map_err(StockError::of_a_change)?;
+    found.level().map_err(StockError::of_a_change)?;
     Ok(found)
 }
 
-fn shown(shop: &Shop, sku: &Sku, on_sale: &OnSale, user: &UserId, reply: &Reply) -> Value {
+fn shown(shop: &Shop, on_sale: &OnSale, user: &UserId, reply: &Reply) -> Value {
     let left = reply.until(reply.number).map(whole_milliseconds);
-    let (draw, level) = (on_sale.draw(), on_sale.level().unwrap_or_default());
+    let (sku, draw) = (&on_sale.sku, on_sale.draw.as_ref());
+    let level = on_sale.level().unwrap_or_default();
     let outcome = if reply.outcome == Outcome::Paid { Outcome::Ordered } else { reply.outcome };
     // Not all at once, and nobody sleeps through half a turn.
     let rush = (RUSH * level.entries).max(Duration::from_secs(2)).min(shop.terms.turn / 2);

@@ -124,8 +124,9 @@ pub(crate) async fn report(shop: Arc<Shop>) {
             metrics::counter!("seckill_payments_total", "outcome" => outcome).absolute(count);
         }
         metrics::gauge!("seckill_ready").set(f64::from(Standstill::of(&shop).is_none()));
-        for (sku, on_sale) in &shop.stock {
-            let gauge = |name: &'static str| metrics::gauge!(name, "sku" => sku.to_string());
+        for on_sale in &shop.stock {
+            let gauge =
+                |name: &'static str| metrics::gauge!(name, "sku" => on_sale.sku.to_string());
             let [left, entries, turns] = match on_sale.level() {
                 Ok(level) => [level.left(), level.entries, level.turns].map(f64::from),
                 Err(StockError::Lost(_)) => [-1.0, f64::NAN, f64::NAN],
@@ -140,7 +141,7 @@ pub(crate) async fn report(shop: Arc<Shop>) {
 }
 
 pub(crate) async fn show(State(Operator { shop, fleet, .. }): State<Operator>) -> Json<Value> {
-    let stock = shop.stock.iter().map(|(sku, it)| json!({ "sku": sku, "level": it.level().ok() }));
+    let stock = shop.stock.iter().map(|it| json!({ "sku": it.sku, "level": it.level().ok() }));
     let offender = |it: &Offender| {
         let key = String::from_utf8_lossy(it.key().as_bytes());
         json!({ "policy": it.policy(), "key": key, "denials": it.denials() })
@@ -189,8 +190,8 @@ impl Standstill {
     /// Looks at what this server has last seen of its SKUs. Asks nobody.
     pub(crate) fn of(shop: &Shop) -> Option<Self> {
         let Shop { stock, prefix, .. } = shop;
-        let failed: Vec<_> =
-            stock.iter().filter_map(|(sku, it)| Some((sku, it.trouble()?))).collect();
+        let failed = stock.iter().filter_map(|it| Some((&it.sku, it.trouble()?)));
+        let failed: Vec<_> = failed.collect();
         let is_lost = |it: &&(_, _)| matches!(it.1, StockError::Lost(_));
         let lost: Vec<&Sku> = failed.iter().filter(is_lost).map(|(sku, _)| *sku).collect();
         // What is lost does not come back by itself, as others may.

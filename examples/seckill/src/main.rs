@@ -29,12 +29,13 @@ use tower_sliding_window::{Bans, MemoryStore, StoreError};
 
 use crate::admin::{Operator, audit};
 use crate::args::Args;
+use crate::draw::Draw;
 use crate::live::{Meter, new_sales};
-use crate::names::user_key;
+use crate::names::{Sku, user_key};
 use crate::opening::Opening;
 use crate::policies::Limits;
 use crate::routes::{Shop, routes};
-use crate::stock::{MemoryStock, OnSale, RedisStock, StockError, Terms};
+use crate::stock::{MemoryStock, OnSale, Records, RedisStock, StockError, Terms};
 use example_support::admin::{Admin, checked, serve};
 use example_support::logs::exit_code;
 use example_support::policies::SharedPolicies;
@@ -74,17 +75,20 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
     let terms = Terms { opening, draws, turn: args.turn, pay_within: args.pay_within };
     let stock = match commands.clone() {
         None => {
-            let shelf = |pieces| OnSale::Memory(Box::new(MemoryStock::new(pieces, &terms)));
-            args.stock.iter().map(|(sku, pieces)| (sku.clone(), shelf(*pieces))).collect()
+            let on_sale = |(sku, pieces): &(Sku, u32)| OnSale {
+                sku: sku.clone(),
+                draw: if terms.draws { Draw::of(&Draw::seed()) } else { None },
+                records: Records::Memory(Box::new(MemoryStock::new(*pieces, &terms))),
+            };
+            args.stock.iter().map(on_sale).collect()
         }
         Some(commands) => {
-            let replicas = args.replicas();
+            let min = args.replicas();
             // What waits for replicas has a connection on which nothing else waits with it.
-            let waiting = if replicas.wanted > 0 { args.redis.connect().await? } else { None };
-            let waiting = waiting.map_or_else(|| commands.clone(), |redis| redis.store.commands());
+            let waiting = if min.wanted > 0 { args.redis.connect().await? } else { None };
+            let waiting = waiting.map(|redis| redis.store.commands());
             let terms = terms.clone();
-            let stock =
-                RedisStock::open(waiting, commands, prefix, &args.stock, replicas, terms).await;
+            let stock = RedisStock::open(commands, waiting, prefix, &args.stock, min, terms).await;
             stock.map_err(|error| match error {
                 StockError::Store(error) => unusable(error),
                 StockError::Lost(ref sku) => {

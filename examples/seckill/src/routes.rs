@@ -25,7 +25,7 @@ use crate::live::{Meter, count, readyz};
 use crate::names::{OrderId, Sku, UserId};
 use crate::pages;
 use crate::policies::Limits;
-use crate::stock::{Call, OnSale, Outcome, Reply, Stock, StockError, Terms};
+use crate::stock::{Call, OnSale, Outcome, Reply, StockError, Terms};
 use example_support::admin::{AdminError, guarded};
 use example_support::problem::{Problem, WholeBody, no_store, with_fallbacks};
 
@@ -40,7 +40,8 @@ const LONGEST_BODY: usize = 4096;
 
 /// What the handlers share.
 pub(crate) struct Shop {
-    pub(crate) stock: Stock,
+    /// What is for sale, in the order of the flags.
+    pub(crate) stock: Vec<OnSale>,
     pub(crate) terms: Terms,
     /// What the keys in Redis begin with.
     pub(crate) prefix: String,
@@ -89,7 +90,7 @@ pub(crate) fn routes(
         }
     };
     let mut orders = post(place_order).route_layer(limit);
-    if shop.stock.iter().any(|(_, it)| it.draw().is_some()) {
+    if shop.stock.iter().any(|it| it.draw.is_some()) {
         let tickets = from_fn_with_state(Arc::clone(&shop), draw::with_ticket);
         orders = orders.route_layer(tickets);
     }
@@ -113,7 +114,7 @@ pub(crate) fn routes(
         .route("/healthz", get(|| async { "ok" }))
         .route("/readyz", get(readyz))
         .with_state(Arc::clone(&shop));
-    let skus: Vec<&Sku> = shop.stock.iter().map(|(sku, _)| sku).collect();
+    let skus: Vec<&Sku> = shop.stock.iter().map(|it| &it.sku).collect();
     Ok(with_fallbacks(routes.merge(pages::shop(&skus))))
 }
 
@@ -129,10 +130,11 @@ async fn place_order(
     path: PathText,
 ) -> Result<impl IntoResponse, Problem> {
     shop.terms.opening.check()?;
-    let (sku, on_sale) = shop.sku(path)?;
+    let on_sale = shop.sku(path)?;
+    let sku = &on_sale.sku;
     let ticket = ticket.map_or(0, |Extension(Ticket(end))| end);
     let order = OrderId { sku: sku.clone(), uuid: Uuid::new_v4() };
-    let call = Call::Order { user: &user, order: &order, ticket };
+    let call = Call::Order { user: user.as_str(), order: &order.uuid.to_string(), ticket };
     let reply = on_sale.call(call).await.map_err(StockError::of_a_change)?;
     match reply.outcome {
         Outcome::Placed => {
@@ -158,12 +160,13 @@ async fn place_order(
 }
 
 async fn level(State(shop): State<Arc<Shop>>, path: PathText) -> Answer {
-    let (sku, on_sale) = shop.sku(path)?;
-    let (draw, level) = (on_sale.draw(), on_sale.level()?);
+    let on_sale = shop.sku(path)?;
+    let OnSale { sku, draw, .. } = on_sale;
+    let level = on_sale.level()?;
     Ok(Json(json!({
         "mode": if draw.is_some() { "draw" } else { FIRST_COME },
-        "commitment": draw.map(Draw::commitment),
-        "secret": shop.secret(draw),
+        "commitment": draw.as_ref().map(Draw::commitment),
+        "secret": shop.secret(draw.as_ref()),
         "entries": level.entries,
         "turns": level.turns,
         "paid": level.paid,
@@ -184,9 +187,9 @@ pub(crate) fn whole_milliseconds(span: Duration) -> u64 {
 /// Shows an order to its user. To another user it does not exist.
 async fn order(State(shop): State<Arc<Shop>>, user: UserId, path: PathText) -> Answer {
     let id = order_id(path)?;
-    let (_, on_sale) = shop.find(&id.sku).ok_or_else(unknown_order)?;
+    let on_sale = shop.find(&id.sku).ok_or_else(unknown_order)?;
     on_sale.level()?;
-    let reply = on_sale.call(Call::Entry(&user)).await?;
+    let reply = on_sale.call(Call::Entry { user: user.as_str() }).await?;
     if reply.order != id.uuid.to_string() {
         return Err(unknown_order());
     }
@@ -220,14 +223,15 @@ async fn pay(State(shop): State<Arc<Shop>>, path: PathText, body: WholeBody) -> 
         let detail = "The body must be {\"payment_id\": \"...\"}, with 1 to 128 bytes.";
         return Err(Problem::new(StatusCode::BAD_REQUEST, "bad-payment", title).detail(detail));
     };
-    let Some((_, on_sale)) = shop.find(&id.sku) else {
+    let Some(on_sale) = shop.find(&id.sku) else {
         // The provider calls again, and may reach a server that sells it.
         shop.meter.count_payment(None);
         let title = "This server does not sell the SKU of the order";
         return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "not-on-sale", title)
             .retry_after(Duration::from_secs(10)));
     };
-    let call = Call::Pay { order: &id, payment: &payment, is_real: shop.keeps_refunds };
+    let (order, is_real) = (id.uuid.to_string(), shop.keeps_refunds);
+    let call = Call::Pay { order: &order, payment: &payment, is_real };
     let reply = on_sale.call(call).await;
     shop.meter.count_payment(reply.as_ref().ok().map(|reply| reply.outcome));
     let reply = reply.map_err(StockError::of_a_change)?;
@@ -260,15 +264,15 @@ fn unknown_order() -> Problem {
 
 impl Shop {
     /// Finds the SKU of the path. A text that can't be a SKU is answered as an unknown one is.
-    pub(crate) fn sku(&self, path: PathText) -> Result<(&Sku, &OnSale), Problem> {
+    pub(crate) fn sku(&self, path: PathText) -> Result<&OnSale, Problem> {
         let sku = path.ok().and_then(|Path(text)| text.parse().ok());
         let title = "No such SKU is for sale";
         sku.and_then(|sku| self.find(&sku))
             .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "unknown-sku", title))
     }
 
-    fn find(&self, sku: &Sku) -> Option<(&Sku, &OnSale)> {
-        self.stock.iter().find(|(it, _)| it == sku).map(|(sku, on_sale)| (sku, on_sale))
+    fn find(&self, sku: &Sku) -> Option<&OnSale> {
+        self.stock.iter().find(|it| it.sku == *sku)
     }
 
     /// Returns the secret of a draw, which nobody may know before the opening.

@@ -40,17 +40,17 @@
     REPLY[6] history (count): how many orders and payments there ever were
     REPLY[7] level (list of counts): to `tick` the pieces, those that orders hold, those that are paid, the users in line,
       and the turns; else nil
-    REPLY[8] replication (text): what Redis says of its replicas, if changes wait for them; nil to `entry`, and while
-      Redis takes no writes
+    REPLY[8] master (text): the name of the history of this master, if changes wait for its replicas; nil to `entry`,
+      and while Redis takes no writes
 
   Cost: O(log n) for n users in line; up to 500 times as much after many turns or times to pay have ended.
   TTL: none. Orders are kept, and the stock must outlive every restart of the servers.
 ]]
 local call, most = redis.call, 500
 local stock, buyers, orders, line, held = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local paid, returned, refunds, payments = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local op, subject, value = ARGV[1], ARGV[6], ARGV[7]
-local opening, turn_us, pay_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local paid, returned, refunds, payments, draw = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
+local op, opening, turn_us = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local pay_us, told, subject, value = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local time = call('TIME')
 local now_us = time[1] * 1000000 + time[2]
 -- Who gives turns shows the secret of the draw, whatever the clock of this node says.
@@ -58,13 +58,12 @@ if opening and turn_us > 0 then
   opening = math.min(opening, now_us)
 end
 
-local known, sold = call('GET', stock), call('HLEN', orders)
-local history = sold + call('HLEN', returned) + call('HLEN', paid)
-local told = tonumber(ARGV[5])
-local is_older = history < told
-if op == 'tick' then
+local known, sold, settled = call('GET', stock), call('HLEN', orders), call('HLEN', paid)
+local history = sold + call('HLEN', returned) + settled
+local is_older = not known or history < told
+if op == 'tick' and value ~= '' then
   -- Since then others may have sold as many.
-  is_older = is_older or not known or value ~= '' and not call('HGET', orders, value)
+  is_older = is_older or not call('HGET', orders, value)
     and not call('HGET', returned, value) and not call('HGET', payments, value)
 end
 if is_older and known ~= 'lost' then
@@ -75,12 +74,12 @@ end
 -- The number of sold pieces is the number of orders, so that the two cannot differ, and every order has a buyer. A
 -- Redis that evicts keys may have dropped one of the two, or the stock.
 local pieces = tonumber(known)
-local is_lost = not pieces or call('HLEN', buyers) ~= sold or op == 'tick' and call('GET', KEYS[10]) ~= subject
+local is_lost = not pieces or call('HLEN', buyers) ~= sold or op == 'tick' and call('GET', draw) ~= subject
 
 local waits = ARGV[9] == '1' and op ~= 'entry'
 local function reply(outcome, text, number, news_us, level)
-  local replication = waits and call('INFO', 'replication')
-  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or false, replication }
+  local master = waits and string.match(call('INFO', 'replication'), 'master_replid:(%w+)')
+  return { outcome, text or '', number or 0, now_us, news_us or 0, history, level or false, master }
 end
 
 if is_lost then
@@ -112,6 +111,40 @@ if op == 'pay' then
   return reply(outcome)
 end
 
+local function seen(refused)
+  local turns = math.max(call('ZCARD', held) - (sold - settled), 0)
+  -- What takes no writes may be no master any more, and says nothing of the replicas of the new one.
+  waits = waits and not refused
+  return reply('done', refused, 0, 0, { pieces, sold, settled, call('ZCARD', line), turns })
+end
+if op == 'tick' then
+  -- A Redis that takes no writes, or not all of them from this user, is found out before anybody orders.
+  local nothing = {
+    { 'SET', stock, known }, { 'ZADD', held, 'XX', 0, '' }, { 'ZREM', held, '' }, { 'ZPOPMIN', line, 0 },
+    { 'HDEL', returned, '' }, { 'HSET', returned, '', '' }, { 'HDEL', returned, '' },
+  }
+  for _, command in ipairs(nothing) do
+    local done = redis.pcall(unpack(command))
+    if type(done) == 'table' and done.err then
+      return seen(done.err)
+    end
+  end
+end
+
+-- Turns that are over, and pieces that were not paid in time, are free again.
+for _, user in ipairs(call('ZRANGEBYSCORE', held, '-inf', now_us, 'LIMIT', 0, most)) do
+  local order = call('HGET', buyers, user)
+  if order and not call('HGET', paid, order) then
+    -- Fails here if this user lacks the right to what follows: Redis takes nothing back of what was changed before.
+    call('HDEL', returned, order)
+    call('HSET', returned, order, user)
+    call('HDEL', orders, order)
+    call('HDEL', buyers, user)
+    sold = sold - 1
+  end
+  call('ZREM', held, user)
+end
+
 -- Tells where the user is.
 local function state()
   local order, ends = call('HGET', buyers, subject), tonumber(call('ZSCORE', held, subject))
@@ -125,84 +158,10 @@ local function state()
   if opening and now_us < opening then
     return rank and 'entered' or 'none', '', rank and opening
   end
-  if call('HLEN', paid) >= pieces then
+  if settled >= pieces then
     return 'over'
   end
-  if not rank then
-    return 'none'
-  end
-  return 'waiting', '', rank + 1
-end
-
-local function seen(refused)
-  local payments_made = call('HLEN', paid)
-  local turns = math.max(call('ZCARD', held) - (sold - payments_made), 0)
-  -- What takes no writes may be no master any more, and says nothing of the replicas of the new one.
-  waits = waits and not refused
-  return reply('done', refused, 0, 0, { pieces, sold, payments_made, call('ZCARD', line), turns })
-end
-if op == 'tick' then
-  -- A Redis that takes no writes, or not all of them from this user, is found out before anybody orders.
-  local nothing = {
-    { 'SET', stock, known }, { 'ZADD', held, 'XX', 0, '' }, { 'ZREM', held, '' }, { 'ZPOPMIN', line, 0 },
-    { 'HDEL', returned, '' }, { 'HSET', returned, '', '' }, { 'HDEL', returned, '' },
-  }
-  for _, command in ipairs(nothing) do
-    local told = redis.pcall(unpack(command))
-    if type(told) == 'table' and told.err then
-      return seen(told.err)
-    end
-  end
-end
-
--- Takes from a user the turn, or the piece that is not paid.
-local function take_back(user)
-  local order = call('HGET', buyers, user)
-  if order and not call('HGET', paid, order) then
-    -- Fails here if this user lacks the right to what follows: Redis takes nothing back of what was changed before.
-    call('HDEL', returned, order)
-    call('HSET', returned, order, user)
-    call('HDEL', orders, order)
-    call('HDEL', buyers, user)
-    sold = sold - 1
-  end
-  call('ZREM', held, user)
-end
-
-if op == 'order' then
-  local order = call('HGET', buyers, subject)
-  local ends = (order or opening) and tonumber(call('ZSCORE', held, subject))
-  if order and ends and ends <= now_us and not call('HGET', paid, order) then
-    take_back(subject)
-  elseif order then
-    -- The same order again: the reply to the first call was lost.
-    return reply(order == value and 'placed' or 'held', order, ends)
-  end
-  if opening and (not ends or ends ~= tonumber(ARGV[8]) or ends <= now_us) then
-    return reply('turn-over')
-  end
-end
-
--- Turns that are over, and pieces that were not paid in time, are free again. An order needs that only if there is no
--- other piece.
-if sold >= pieces or op ~= 'order' then
-  for _, user in ipairs(call('ZRANGEBYSCORE', held, '-inf', now_us, 'LIMIT', 0, most)) do
-    take_back(user)
-  end
-end
-
-if op == 'order' then
-  if sold >= pieces then
-    return reply('sold-out')
-  end
-  local deadline = now_us + pay_us
-  -- Fails here if this user may not, or there is no memory, and a turn is still there.
-  call('ZADD', held, 'XX', 0, '')
-  call('HSET', buyers, subject, value)
-  call('HSET', orders, value, subject)
-  call('ZADD', held, deadline, subject)
-  history = history + 1
-  return reply('placed', value, deadline)
+  return rank and 'waiting' or 'none', '', rank and rank + 1
 end
 
 if op == 'enter' then
@@ -215,27 +174,48 @@ if op == 'enter' then
   end
 end
 
-local function free()
-  return pieces - call('HLEN', paid) - call('ZCARD', held)
-end
 -- As many turns as there are free pieces.
-if opening and now_us >= opening and turn_us > 0 then
-  local count = math.min(free(), most)
-  local first = count > 0 and call('ZPOPMIN', line, count) or {}
+local free = pieces - settled - call('ZCARD', held)
+if opening and now_us >= opening and turn_us > 0 and free > 0 then
+  local first = call('ZPOPMIN', line, math.min(free, most))
   for at = 1, #first, 2 do
     first[at], first[at + 1] = now_us + turn_us, first[at]
   end
   if #first > 0 then
     call('ZADD', held, unpack(first))
   end
+  free = free - #first / 2
 end
+
 if op == 'tick' then
   return seen()
+end
+if op == 'order' then
+  local order = call('HGET', buyers, subject)
+  local ends = (order or opening) and tonumber(call('ZSCORE', held, subject))
+  if order then
+    -- The same order again: the reply to the first call was lost.
+    return reply(order == value and 'placed' or 'held', order, ends)
+  end
+  if opening and (not ends or ends ~= tonumber(ARGV[8]) or ends <= now_us) then
+    return reply('turn-over')
+  end
+  if sold >= pieces then
+    return reply('sold-out')
+  end
+  local deadline = now_us + pay_us
+  -- Fails here if this user may not, or there is no memory, and a turn is still there.
+  call('ZADD', held, 'XX', 0, '')
+  call('HSET', buyers, subject, value)
+  call('HSET', orders, value, subject)
+  call('ZADD', held, deadline, subject)
+  history = history + 1
+  return reply('placed', value, deadline)
 end
 local outcome, text, number = state()
 local news_us
 if outcome == 'waiting' then
   -- There can be a turn for this place in line when so many of those who hold a piece have ended.
-  news_us = free() > 0 and now_us or tonumber(call('ZRANGE', held, number - 1, number - 1, 'WITHSCORES')[2])
+  news_us = free > 0 and now_us or tonumber(call('ZRANGE', held, number - 1, number - 1, 'WITHSCORES')[2])
 end
 return reply(outcome, text, number, news_us)

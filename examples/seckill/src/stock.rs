@@ -11,20 +11,25 @@ use serde::{Deserialize, Serialize};
 use tower_sliding_window::StoreError;
 
 pub(crate) use self::memory::MemoryStock;
-pub(crate) use self::redis::{KEYS, RedisStock, Replicas};
+pub(crate) use self::redis::{KEYS, MinReplicas, RedisStock};
 use crate::draw::Draw;
-use crate::names::{OrderId, Sku, UserId};
+use crate::names::Sku;
 use crate::opening::Opening;
 use example_support::logs::Throttle;
 use example_support::problem::{Problem, may_stand};
 
-/// What is for sale, in the order of the flags.
-pub(crate) type Stock = Vec<(Sku, OnSale)>;
+/// A SKU that is for sale.
+pub(crate) struct OnSale {
+    pub(crate) sku: Sku,
+    /// Or nothing if it goes to who comes first.
+    pub(crate) draw: Option<Draw>,
+    pub(crate) records: Records,
+}
 
 /// The stock and the orders of a SKU, in this process or in Redis.
 ///
 /// In both, a call is one atomic step: never more orders than stock, and never two orders of one user.
-pub(crate) enum OnSale {
+pub(crate) enum Records {
     Memory(Box<MemoryStock>),
     Redis(Arc<RedisStock>),
 }
@@ -43,23 +48,25 @@ pub(crate) struct Terms {
 #[derive(Clone, Copy)]
 pub(crate) enum Call<'a> {
     Order {
-        user: &'a UserId,
-        order: &'a OrderId,
+        user: &'a str,
+        order: &'a str,
         ticket: u64,
     },
     /// A payment that buys nothing is kept for a refund if the payment provider vouches for it.
     Pay {
-        order: &'a OrderId,
+        order: &'a str,
         payment: &'a str,
         is_real: bool,
     },
     /// The place is that of an entry before the opening.
     Enter {
-        user: &'a UserId,
+        user: &'a str,
         place: u64,
     },
     /// Where a user is.
-    Entry(&'a UserId),
+    Entry {
+        user: &'a str,
+    },
 }
 
 /// What came of a call, or where a user of a draw is.
@@ -138,33 +145,25 @@ impl Level {
 
 impl OnSale {
     pub(crate) async fn call(&self, call: Call<'_>) -> Result<Reply, StockError> {
-        match self {
-            Self::Memory(stock) => Ok(stock.call(call)),
-            Self::Redis(stock) => stock.call(call).await,
-        }
-    }
-
-    /// Returns the draw, or nothing if it goes to who comes first.
-    pub(crate) fn draw(&self) -> Option<&Draw> {
-        match self {
-            Self::Memory(stock) => stock.draw.as_ref(),
-            Self::Redis(stock) => stock.draw.as_ref(),
+        match &self.records {
+            Records::Memory(stock) => Ok(stock.call(call)),
+            Records::Redis(stock) => stock.call(call).await,
         }
     }
 
     /// Returns how much is sold.
     pub(crate) fn level(&self) -> Result<Level, StockError> {
-        match self {
-            Self::Memory(stock) => Ok(stock.level()),
-            Self::Redis(stock) => stock.level(),
+        match &self.records {
+            Records::Memory(stock) => Ok(stock.level()),
+            Records::Redis(stock) => stock.level(),
         }
     }
 
     /// Returns why no piece can be sold, if so.
     pub(crate) fn trouble(&self) -> Option<StockError> {
-        match self {
-            Self::Memory(_) => None,
-            Self::Redis(stock) => stock.trouble(),
+        match &self.records {
+            Records::Memory(_) => None,
+            Records::Redis(stock) => stock.trouble(),
         }
     }
 }

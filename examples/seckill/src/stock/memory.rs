@@ -3,20 +3,14 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::mem;
 use std::sync::{Mutex, MutexGuard};
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::{Call, Level, Outcome, Reply, Terms};
-use crate::draw::Draw;
 use crate::opening::{Opening, since_1970};
 use example_support::lock;
 
 /// Keeps the stock and the orders of a SKU in the memory of this process.
 pub(crate) struct MemoryStock {
-    pub(super) draw: Option<Draw>,
     opening: Opening,
-    started: (Instant, Duration),
     shelf: Mutex<Shelf>,
 }
 
@@ -57,22 +51,15 @@ impl MemoryStock {
             pay_us: terms.pay_within.as_micros() as u64,
             ..Shelf::default()
         };
-        Self {
-            draw: if terms.draws { Draw::of(&Draw::seed()) } else { None },
-            opening: terms.opening.clone(),
-            started: (Instant::now(), since_1970()),
-            shelf: Mutex::new(shelf),
-        }
+        Self { opening: terms.opening.clone(), shelf: Mutex::new(shelf) }
     }
 
     /// Locks it for all of a call, so that nothing comes between, and does what its time has come for.
     fn lock(&self) -> MutexGuard<'_, Shelf> {
         let mut shelf = lock(&self.shelf);
-        // A clock that never steps.
-        let now = self.started.1 + self.started.0.elapsed();
-        shelf.now_us = now.as_micros() as u64;
-        // Once it has come, the secret is known.
-        shelf.opens_us = self.opening.opens_in().map(|left| (now + left).as_micros() as u64);
+        shelf.now_us = since_1970().as_micros() as u64;
+        // Once it has come, the secret is known, whatever the clock says.
+        shelf.opens_us = self.opening.opens_in().map(|_| self.opening.micros());
         shelf.tick();
         shelf
     }
@@ -80,12 +67,10 @@ impl MemoryStock {
     pub(super) fn call(&self, call: Call<'_>) -> Reply {
         let mut shelf = self.lock();
         match call {
-            Call::Pay { order, payment, .. } => shelf.pay(&order.uuid.to_string(), payment),
-            Call::Order { user, order, ticket } => {
-                shelf.order(user.as_str(), order.uuid.to_string(), ticket)
-            }
-            Call::Enter { user, place } => shelf.enter(user.as_str(), place),
-            Call::Entry(user) => shelf.state(user.as_str()),
+            Call::Order { user, order, ticket } => shelf.order(user, order, ticket),
+            Call::Pay { order, payment, .. } => shelf.pay(order, payment),
+            Call::Enter { user, place } => shelf.enter(user, place),
+            Call::Entry { user } => shelf.state(user),
         }
     }
 
@@ -155,7 +140,7 @@ impl Shelf {
         self.state(user)
     }
 
-    fn order(&mut self, user: &str, order: String, ticket: u64) -> Reply {
+    fn order(&mut self, user: &str, order: &str, ticket: u64) -> Reply {
         let at = self.users.get(user);
         if let Some(At::Order(held, _)) = at {
             return self.reply(Outcome::Held, held, 0);
@@ -169,10 +154,9 @@ impl Shelf {
         let deadline = self.now_us + self.pay_us;
         self.held.remove(&(ticket, user.to_owned()));
         self.held.insert((deadline, user.to_owned()));
-        self.orders.insert(order.clone(), user.to_owned());
-        let placed = self.reply(Outcome::Placed, &order, deadline);
-        self.users.insert(user.to_owned(), At::Order(order, deadline));
-        placed
+        self.orders.insert(order.to_owned(), user.to_owned());
+        self.users.insert(user.to_owned(), At::Order(order.to_owned(), deadline));
+        self.reply(Outcome::Placed, order, deadline)
     }
 
     fn pay(&mut self, order: &str, payment: &str) -> Reply {

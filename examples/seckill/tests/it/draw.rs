@@ -171,6 +171,10 @@ async fn a_turn_ends_by_the_clock_and_not_by_the_sweep() {
     let redis = Redis::start().await;
     redis.run::<()>(&["SET", "{x}:stock", "1"]).await;
     redis.run::<()>(&["ZADD", "{x}:held", "1", "alice"]).await;
+    // As many as a call takes back come before.
+    let others: Vec<_> = (0..500).map(|user| format!("user-{user}")).collect();
+    let others = others.iter().flat_map(|user| ["0", user]);
+    redis.run::<()>(&["ZADD", "{x}:held"].into_iter().chain(others).collect::<Vec<_>>()).await;
     let call = async |op: &str, value: &str| {
         sale(&redis, "{x}", op, &format!("1 60000000 0 alice {value} 1")).await.0
     };
