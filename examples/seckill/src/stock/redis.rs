@@ -284,13 +284,7 @@ impl RedisStock {
             known.seen = known.seen.filter(|_| !matches!(error, StockError::Lost(_)));
             known.note(Some(error.clone()));
         })?;
-        let before = known.seen.replace((Instant::now(), level));
-        let there = |it: &Level| it.entries + it.turns + it.sold;
-        let entries = before.map_or(0, |it| there(&it.1)).saturating_sub(there(&level));
-        if entries > 0 && self.terms.opening.opens_in().is_some() {
-            let sku = &self.sku;
-            tracing::error!(%sku, entries, "Redis has lost entries: their users have to enter again");
-        }
+        known.seen = Some((Instant::now(), level));
         if let Some(master) = master {
             // A failover may take back what too few replicas have. No look waits for them.
             let stock = Arc::clone(self);

@@ -331,20 +331,6 @@ async fn a_crowd_behind_one_address_finds_its_turns() {
     }
 }
 
-/// Redis comes back from an older snapshot.
-#[tokio::test]
-async fn an_operator_learns_of_lost_entries() {
-    let mut redis = Redis::start().await;
-    let server = on_redis(&redis, "--opens-in 1h");
-    redis.run::<()>(&["SAVE"]).await;
-    assert_eq!(enter(&server, "alice").await.status, 202);
-    let entries = async || level(&server).await["entries"].clone();
-    eventually("it is seen", async || entries().await == 1).await;
-    redis.restart().await;
-    eventually("it is gone", async || entries().await == 0).await;
-    assert!(server.stop().contains("Redis has lost entries"));
-}
-
 /// Redis takes nothing back of what a script has changed before an error.
 #[tokio::test]
 async fn an_order_that_redis_breaks_off_leaves_the_turn() {
