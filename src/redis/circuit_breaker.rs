@@ -60,7 +60,7 @@ const REPORT_PAUSE: Duration = Duration::from_secs(10);
 ///   on its own runtime. A call that waits for the attempt is not notified, and ends at its deadline. A runtime that is at rest
 ///   counts as ended after 7 s, and if its task goes on, it finds another number. Tests:
 ///   `task_that_has_ended_is_replaced`, `wait_for_a_connection_has_a_deadline` and, with a server,
-///   `store_that_was_made_in_a_runtime_at_rest_connects`.
+///   `writer_that_was_at_rest_brings_nothing_back`.
 /// - A call uses the new connection at once. `health` knows of a loss of data before the state is stored,
 ///   so a log is reconciled before it is checked on the new connection.
 pub(crate) struct CircuitBreaker {

@@ -70,7 +70,7 @@ async fn latest_sight_of_two_processes_survives_a_loss() {
 #[tokio::test]
 async fn lost_renewal_keeps_its_place() {
     const LEASE: Duration = Duration::from_secs(3);
-    for on_failure in [FailurePolicy::Closed, FailurePolicy::default()] {
+    join_all([FailurePolicy::Closed, FailurePolicy::default()].map(async |on_failure| {
         let redis = Redis::start().await;
         let process = Far::from(&redis).await;
         let far = jobs(1, LEASE, &process.store).failure_policy(on_failure);
@@ -83,7 +83,8 @@ async fn lost_renewal_keeps_its_place() {
             assert!(near.acquire("tenant", Duration::ZERO).await.is_err(), "{on_failure:?}");
             sleep(LEASE / 100).await;
         }
-    }
+    }))
+    .await;
 }
 
 /// Three processes run jobs, and one of them dies at any time: its runtime ends, and with it all that could give

@@ -108,13 +108,18 @@ async fn until_redis_decides_about(key: &str, limiter: &Limiter) {
     eventually("Redis decides", async || decided_by(limiter, key).await == REDIS).await;
 }
 
-/// Checks another key for as long as a process needs to notice that Redis has lost its data.
-async fn notice_a_loss(limiter: &Limiter) {
-    let until = Instant::now() + Duration::from_millis(2_500);
+/// Checks another key for so long. Meanwhile the process looks once a second whether Redis still has its data.
+async fn check_another(limiter: &Limiter, time: Duration) {
+    let until = Instant::now() + time;
     while Instant::now() < until {
         let _ = limiter.check("somebody else").await;
         sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// Checks another key for as long as a process needs to notice that Redis has lost its data.
+async fn notice_a_loss(limiter: &Limiter) {
+    check_another(limiter, Duration::from_millis(2_500)).await;
 }
 
 /// Checks another key until the process, which is the only one, has noticed that Redis was flushed: it has left its mark anew.

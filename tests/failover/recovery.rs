@@ -76,7 +76,7 @@ async fn loss_of_data_is_made_good_under_every_failure_policy() {
 /// reconciled. It counts, unless another request has its place.
 #[tokio::test]
 async fn late_reply_from_before_a_loss_is_written_back() {
-    for limit in [2, 4] {
+    join_all([2, 4].map(async |limit| {
         let (redis, limiter) = near(limit).await;
         assert!(admit(&limiter, "alice").await);
         let late = unread_check(&redis, &limiter, 2).await;
@@ -91,7 +91,8 @@ async fn late_reply_from_before_a_loss_is_written_back() {
             total += u32::from(admit(&limiter, "alice").await);
         }
         assert_eq!(total, limit);
-    }
+    }))
+    .await;
 }
 
 /// Two replies from around a loss, of which the one from before it is read first. Redis has counted each of them alone.
@@ -191,47 +192,48 @@ async fn repeated_check_does_not_pass_because_of_a_loss() {
 async fn connection_that_was_closed_while_idle_fails_no_call() {
     let redis = Redis::start().await;
     let policy = PolicyHandle::new(user(5).penalty(Penalty::manual()));
-    assert!(admit(&limiter(&policy, &redis.store().await), "alice").await);
-    let store = store(redis.url()).await;
-    let (limiter, bans) = (limiter(&policy, &store), Bans::new(&policy, store.clone()));
-    let budget = Limiter::new(user(5).budget(), store);
-    assert!(admit(&budget, "alice").await);
-    let close = async || {
-        // Long enough that the connection was of use.
-        sleep(Duration::from_millis(600)).await;
-        redis.run::<usize>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
-        sleep(Duration::from_millis(50)).await;
-    };
-    close().await;
-    assert_eq!(left(&limiter, "alice").await, 4);
-    close().await;
-    assert_eq!(limiter.explain("alice").await.unwrap().decided_by, REDIS);
-    close().await;
+    // Each on a connection of its own.
+    let stores = join_all([(); 8].map(|()| store(redis.url()))).await;
+    let limiters: Vec<_> = stores.iter().map(|it| limiter(&policy, it)).collect();
+    let budget = limiter(user(5).budget(), &stores[2]);
+    let bans: Vec<_> = stores.into_iter().map(|it| Bans::new(&policy, it)).collect();
+    for limiter in [&limiters[0], &budget] {
+        assert!(admit(limiter, "alice").await);
+    }
+    // Long enough that the connections were of use.
+    sleep(Duration::from_millis(600)).await;
+    redis.command("CLIENT KILL TYPE normal SKIPME yes").await;
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(left(&limiters[0], "alice").await, 4);
+    assert_eq!(limiters[1].explain("alice").await.unwrap().decided_by, REDIS);
     // A call counts out what has left of a budget before it is explained.
     assert_eq!(budget.explain("alice").await.unwrap().decided_by, REDIS);
-    close().await;
-    bans.impose("alice", HOUR, "by mistake").await.unwrap();
-    close().await;
-    assert!(bans.get("alice").await.unwrap().is_some());
-    close().await;
-    assert_eq!(bans.list().await.unwrap().len(), 1);
-    close().await;
-    limiter.reset("alice").await.unwrap();
-    close().await;
-    assert!(bans.lift("alice").await.unwrap());
+    bans[3].impose("alice", HOUR, "by mistake").await.unwrap();
+    assert!(bans[4].get("alice").await.unwrap().is_some());
+    assert_eq!(bans[5].list().await.unwrap().len(), 1);
+    limiters[6].reset("alice").await.unwrap();
+    assert!(bans[7].lift("alice").await.unwrap());
 }
 
-/// A log that takes many calls to write is written whole, and Redis decides about it again at once.
+/// Logs that take many calls to write, or have high costs, are written whole, and Redis decides about them again at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_log_is_written_whole_after_a_loss() {
+async fn long_logs_are_written_whole_after_a_loss() {
     let mut redis = Redis::start().await;
-    let [ours, theirs] = [store(redis.url()).await, store(redis.url()).await];
-    let ours = limiter(user(3_000), &ours);
-    for _ in 0..3_000 {
-        assert!(admit(&ours, "alice").await);
+    let policies = [user(3_000).into(), user(4_000_000_000).budget().into()];
+    let policies: [PolicyHandle; 2] = policies;
+    let (ours, theirs) = (store(redis.url()).await, store(redis.url()).await);
+    let [requests, tokens] = policies.each_ref().map(|it| limiter(it, &ours));
+    for _ in 0..1_500 {
+        assert!(admit(&requests, "alice").await && admit(&requests, "alice").await);
+        admit_cost(&tokens, 2_000_000).await;
     }
     redis.restart().await;
-    until_redis_decides_about("alice", &ours).await;
+    for limiter in [&requests, &tokens] {
+        until_redis_decides_about("alice", limiter).await;
+    }
     assert_eq!(redis.entries(LOG).await, 3_000);
-    assert!(!admit(&limiter(user(3_000), &theirs), "alice").await);
+    let [requests, tokens] = policies.each_ref().map(|it| limiter(it, &theirs));
+    assert!(!admit(&requests, "alice").await);
+    let left = left(&tokens, "alice").await;
+    assert!((999_999_900..1_000_000_000).contains(&left), "{left}");
 }

@@ -36,24 +36,17 @@ fn program_of_blocking_checks_finds_redis_again() {
     redis_decides(&program, &ours);
 }
 
-#[test]
-fn store_that_was_made_in_a_runtime_at_rest_connects() {
-    let (at_rest, driven) = (runtime(), runtime());
-    let redis = driven.block_on(Redis::start());
-    let lazy = at_rest.block_on(async { RedisStore::connect_lazy(redis.url()).unwrap() });
-    redis_decides(&driven, &limiter(user(1_000), &lazy));
-    drop(at_rest);
-}
-
 fn jobs() -> Policy {
     Policy::new("jobs").quota(Quota::new(9, Duration::from_secs(300))).in_flight()
 }
 
 /// The runtime of a permit has ended. Another one uses the store, and waits for a reply, while the permit is dropped: on a
-/// thread of none, or on one of the first runtime, such as `spawn_blocking` leaves behind.
+/// thread of none, on one of the first runtime, such as `spawn_blocking` leaves behind, or as a thread ends, which has no
+/// place for a runtime then.
 #[test]
 fn permit_of_an_ended_runtime_is_dropped_without_a_panic() {
-    for has_entered in [false, true] {
+    thread_local!(static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) });
+    for how in ["outside", "inside", "as the thread ends"] {
         let (one, other) = (of_threads(), of_threads());
         let (_redis, Far { proxy, .. }, limiter) = other.block_on(far(jobs()));
         let permit = one.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
@@ -66,27 +59,14 @@ fn permit_of_an_ended_runtime_is_dropped_without_a_panic() {
             drop(limiter.acquire("bob", Duration::ZERO).await.unwrap());
         });
         let dropped = thread::spawn(move || {
-            let _entered = has_entered.then(|| handle.enter());
-            drop(permit);
+            let _entered = (how != "outside").then(|| handle.enter());
+            match how {
+                "as the thread ends" => PERMIT.set(Some(permit)),
+                _ => drop(permit),
+            }
         });
-        assert!(dropped.join().is_ok(), "a permit panics when it is dropped");
+        assert!(dropped.join().is_ok(), "a permit panics when it is dropped {how}");
     }
-}
-
-/// A thread that ends has no place for a runtime.
-#[test]
-fn permit_in_a_thread_that_ends_is_dropped_without_a_panic() {
-    thread_local!(static PERMIT: RefCell<Option<Permit>> = const { RefCell::new(None) });
-    let runtime = of_threads();
-    let (_redis, _far, limiter) = runtime.block_on(far(jobs()));
-    let permit = runtime.block_on(limiter.acquire("alice", Duration::ZERO)).unwrap();
-    let handle = runtime.handle().clone();
-    let ends = thread::spawn(move || {
-        // It had one.
-        drop(handle.enter());
-        PERMIT.with(|it| *it.borrow_mut() = Some(permit));
-    });
-    ends.join().unwrap();
 }
 
 /// A caller that leaves on a thread without a runtime.

@@ -44,24 +44,23 @@ fn merge(
 //
 // - Another check of an earlier log arrives before the cancellation. It may be denied because of a request
 //   that does not pass: too few are admitted for the length of a round trip, never too many. Then the
-//   denials of the earlier logs are forgotten. That of the later one is true. Tests: `rolled_back_request_leaves_no_denial`
-//   and `denial_beside_another_rule_is_remembered`.
+//   denials of the earlier logs are forgotten. That of the later one is true. Tests:
+//   `denial_stands_and_its_request_is_rolled_back` and `denial_beside_another_rule_is_remembered`.
 // - Two requests for the same keys each have a place that the other one needs. All processes ask in the order of the keys, so
-//   that one of them comes first. Test: `logs_are_asked_in_one_order_by_all`.
+//   that one of them comes first. Test: `rollback_waits_for_no_later_node`.
 // - Two logs of distinct values are in several slots, and the later one denies. The value stays in the earlier
 //   one until it has left the window, as if it was seen.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes what it began, as on one server.
 //   So does a cancellation or settlement. Test: `request_is_admitted_when_its_last_log_has_it_and_cancelled_in_each`.
 // - A node fails after a log has denied. The denial stands, and if a cancellation has failed, the request
-//   is cancelled later. Tests: `rollback_waits_for_no_later_node` and `denial_stands_if_its_rollback_fails`.
+//   is cancelled later. Tests: `rollback_waits_for_no_later_node` and `denial_stands_and_its_request_is_rolled_back`.
 // - Nodes are gone, or one fails. With `Local` their keys are decided here, under the identity of the request, and the others
 //   by their nodes. What these deny was not admitted here before: it would deny others until it is taken back. Otherwise the
 //   others are only looked at, for one of them may deny, and nothing is recorded for a request that the policy decides about.
 //   Tests: `silent_node_hides_no_denial_of_another`, `late_rollback_undoes_no_admission`,
 //   `requests_beside_a_silent_node_take_no_place` and `denials_beside_a_silent_node_are_strikes_of_their_own_keys`.
-// - A node that was looked at denies, and is asked, so that this is a strike. Meanwhile a place has come free there, and the
-//   reply is lost. The denial stands, and the request is cancelled later. Test:
-//   `denied_request_whose_reply_is_lost_keeps_no_place`.
+// - A node that was looked at denies, and is asked, so that this is a strike. Meanwhile a place has come free there. The request
+//   is cancelled, and if its reply is lost, the denial stands. Test: `request_that_was_looked_at_keeps_no_place`.
 // - A part is read before a ban is imposed or lifted, and another one after it. So the bans of each part are noted with
 //   the instant at which it was sent. Tests: `ban_outlives_an_earlier_check_of_two_nodes` and
 //   `ban_lifted_beside_a_check_of_two_nodes_stays_lifted`.
