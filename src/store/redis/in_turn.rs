@@ -57,7 +57,7 @@ fn merge(
 // - Nodes are gone, or one fails. With `Local` their keys are decided here, under the identity of the request, and the others
 //   by their nodes. What these deny was not admitted here before: it would deny others until it is taken back. Otherwise the
 //   others are only looked at, for one of them may deny, and nothing is recorded for a request that the policy decides about.
-//   Tests: `silent_node_hides_no_denial_of_another`, `late_rollback_undoes_no_admission`,
+//   Tests: `failing_node_hides_no_denial_of_another`, `late_rollback_undoes_no_admission`,
 //   `requests_beside_a_silent_node_take_no_place` and `denials_beside_a_silent_node_are_strikes_of_their_own_keys`.
 // - A node that was looked at denies, and is asked, so that this is a strike. Meanwhile a place has come free there. The request
 //   is cancelled, and if its reply is lost, the denial stands. Test: `request_that_was_looked_at_keeps_no_place`.
