@@ -156,7 +156,7 @@ async fn silent_node_costs_its_timeout_once() {
 }
 
 /// The node is killed while it is in use, or hangs, after a slot has moved from another one to a third, or it hangs from the
-/// start of the process.
+/// start of the process. When it returns, another one hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn other_nodes_decide_beside_a_dead_one() {
     join_all(["is killed", "hangs", "hangs from the start"].map(async |it| {
@@ -186,14 +186,21 @@ async fn other_nodes_decide_beside_a_dead_one() {
             questions += cluster.nodes[number].call_count("cluster|slots").await;
         }
         assert!(questions < 200, "{questions} questions who has the slots of {} keys", of_it.len());
+        // Another one hangs by now.
+        cluster.nodes[BOB].signal("STOP");
+        let of_bob = keys_of(&[BOB]).pop().unwrap();
+        decides(HERE, &limiter, &[&of_bob]).await;
+        let began = Instant::now();
         match it {
             "is killed" => cluster.nodes[ALICE].start_again(),
             _ => cluster.nodes[ALICE].signal("CONT"),
         }
         until_redis_decides_about(&of_it[0], &limiter).await;
         if it != "is killed" {
+            assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
             decides(REDIS, &limiter, &of_it[1..]).await;
         }
+        decides(HERE, &limiter, &[&of_bob]).await;
     }))
     .await;
 }
@@ -312,22 +319,6 @@ async fn log_of_a_slot_that_nobody_has_is_decided_here() {
     nodes.of_alice().run::<()>(&["CLUSTER", "ADDSLOTS", &slot]).await;
     until_redis_decides_about("alice", limiter).await;
     assert!(left(limiter, "alice").await <= 978, "all are written back");
-}
-
-/// Of two nodes that hang one returns.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn node_returns_beside_a_silent_one() {
-    let nodes = Nodes::start(1_000).await;
-    let (limiter, keys) = (&nodes.limiter, keys_of(&[0, ALICE, BOB]));
-    decides(REDIS, limiter, &keys).await;
-    nodes.cluster.signal("STOP");
-    all_at_once(HERE, limiter, &keys).await;
-    sleep(Duration::from_secs(2)).await;
-    let start = Instant::now();
-    nodes.of_alice().signal("CONT");
-    until_redis_decides_about(EACH[ALICE], limiter).await;
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
-    decides(HERE, limiter, &keys_of(&[0, BOB])).await;
 }
 
 /// A primary is cut off from the others, which go on without it, and the process reaches all of them.
