@@ -53,16 +53,18 @@ async fn saturated_process_is_no_outage() {
     fault::report("saturated_process_is_no_outage", "0", &measured);
 }
 
-/// The process stands still for longer than the response timeout right after it has begun a call.
+/// The process stands still for longer than the response timeout while the reply to a call is under way.
 #[tokio::test]
 async fn stopped_process_is_no_outage() {
     let redis = Redis::start().await;
-    let store = RedisStore::builder().response_timeout(Duration::from_millis(100));
-    let limiter = Limiter::new(Quota::per_minute(9), store.connect(redis.url()).await.unwrap());
-    let mut check = task::spawn(limiter.check("alice"));
-    assert_pending!(check.poll());
-    std::thread::sleep(Duration::from_millis(400));
-    assert_eq!(check.await.unwrap().decided_by(), DecidedBy::Store);
+    let builder = RedisStore::builder().response_timeout(Duration::from_millis(300));
+    let Far { proxy, store } = Far::with(builder, &redis).await;
+    let limiter = limiter(user(9), &store);
+    proxy.set(Fault::Delay(Duration::from_millis(150)));
+    let check = tokio::spawn(async move { decided_by(&limiter, "alice").await });
+    redis.has_entries(LOG, 1).await;
+    thread::sleep(Duration::from_secs(1));
+    assert_eq!(check.await.unwrap(), REDIS);
     assert_eq!(redis.call_count("evalsha").await, 1, "it is not repeated");
 }
 
