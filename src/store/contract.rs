@@ -32,7 +32,6 @@
 //! (tokio's feature `test-util`). A store that reads the clock of a database needs a way to replace
 //! that clock in tests.
 
-mod model;
 mod player;
 #[cfg(all(test, feature = "redis"))]
 mod random;
