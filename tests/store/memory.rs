@@ -111,8 +111,9 @@ async fn policy_violated_twice_is_named_once() {
     let limiter = Limiter::new(&user, MemoryStore::new());
     let both = async || limiter.check_all([(&user, "alice"), (&user, "bob")]).await.unwrap();
     assert!(both().await.is_admitted());
-    let denied = both().await;
-    assert_eq!(denied.denied().unwrap().violated().collect::<Vec<_>>(), ["user"]);
+    let denied = both().await.denied().unwrap().clone();
+    assert_eq!(denied.violated().collect::<Vec<_>>(), ["user"]);
+    assert!(denied.to_response().body().contains(r#""violated-policies":["user"]"#));
 }
 
 /// The ban that a request causes is reported, also if the strike of another of its logs first needs the room of an expired
