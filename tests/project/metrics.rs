@@ -37,11 +37,6 @@ async fn filling_store_warns_at_80_percent_and_counts_its_refusals() {
     fill(&store, 7).await;
     assert_eq!((nearly_full(), of_memory(&warnings)), (0.0, 0));
     let limiter = Limiter::new(Quota::per_minute(1), store.clone());
-    for _ in 0..100 {
-        let decision = limiter.check("alice").await.unwrap();
-        limiter.cancel(decision.admitted().unwrap()).await.unwrap();
-    }
-    assert_eq!(of_memory(&warnings), 1, "once while it is around 80 %");
     fill(&store, 8).await;
     assert_eq!((nearly_full(), of_memory(&warnings)), (1.0, 1));
     fill(&store, 10).await;
