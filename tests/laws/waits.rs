@@ -710,15 +710,13 @@ async fn play(Queued { cost, quotas, sent, change, longest }: Queued) -> Result<
             false => policy_now = changed,
         }
     }
-    let checks = store.checks();
-    match waits(&limiter, [(&policy_now, "bob", cost)], Some(seconds(longest))).await.await.unwrap()
-    {
+    let (checks, logs) = (store.checks(), || [(&policy_now, "bob", cost)]);
+    match limiter.until_admitted_all(logs, Some(seconds(longest))).await {
         // Behind others it only looks at its log.
         Err(denied) if store.checks() == checks => sleep(denied.retry_after().unwrap()).await,
         _ => return Ok(()),
     }
-    let again =
-        waits(&limiter, [(&policy_now, "bob", cost)], Some(Duration::ZERO)).await.await.unwrap();
+    let again = limiter.until_admitted_all(logs, Some(Duration::ZERO)).await;
     prop_assert!(again.is_ok(), "{again:?}");
     Ok(())
 }
