@@ -1,15 +1,10 @@
 //! One opening for all servers, on the clock of Redis.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use humantime::format_rfc3339_micros;
-use test_support::server_process::Server;
-use test_support::{Redis, eventually};
-use tokio::time::sleep;
 
-use crate::{FREE, alone, does_not_start, level, on_redis};
-
-const HOUR: u64 = 3600;
+use crate::*;
 
 async fn is_open(server: &Server) -> bool {
     server.order("iphone", "alice").await.status != 403
@@ -28,16 +23,28 @@ async fn opens_in_is_added_once() {
     let ttl = redis.run::<i64>(&["TTL", "seckill:opening"]).await;
     assert_eq!(ttl, -1, "a restart after months moves nothing");
     // A server that is closed writes it again when it is lost.
-    redis.run::<()>(&["DEL", "seckill:opening"]).await;
+    redis.command("DEL seckill:opening").await;
     let held = async || redis.run::<Option<String>>(&["GET", "seckill:opening"]).await;
     eventually("it is back", async || held().await.as_ref() == Some(&opening)).await;
     for server in [first, on_redis(&redis, "--opens-in 1ms"), on_redis(&redis, "")] {
-        let early = server.order("iphone", "alice").await;
-        assert_eq!(early.problem(403), "/problems/sale-not-open");
-        assert!((HOUR - 120..=HOUR).contains(&early.retry_after().unwrap()), "{early:?}");
+        assert!(!is_open(&server).await);
         let left = opens_in_ms(&server).await;
         assert!(((HOUR - 120) * 1000..=HOUR * 1000).contains(&left), "{left} ms");
     }
+}
+
+#[tokio::test]
+async fn early_orders_are_refused_and_count() {
+    on_both("--first-come --opens-in 1h --quota 2/60s", async |server| {
+        for _ in 0..2 {
+            let early = server.order("iphone", "alice").await;
+            assert_eq!(early.problem(403), "/problems/sale-not-open");
+            assert!((HOUR - 120..=HOUR).contains(&early.retry_after().unwrap()), "{early:?}");
+        }
+        server.order("iphone", "alice").await.problem(429);
+        assert_eq!(level(server).await["sold"], 0);
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -100,7 +107,7 @@ async fn a_sale_does_not_open_while_redis_is_away() {
 #[tokio::test]
 async fn what_is_no_opening_prevents_the_start() {
     let redis = Redis::start().await;
-    redis.run::<()>(&["SET", "seckill:opening", "noon"]).await;
+    redis.command("SET seckill:opening noon").await;
     for opening in ["", "--opens-in 1h"] {
         does_not_start(&redis, opening, "seckill:opening holds no opening: delete it");
     }

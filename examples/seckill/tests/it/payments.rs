@@ -1,18 +1,12 @@
 //! Orders that are paid, or come back.
 
-use std::collections::HashMap;
-
-use serde_json::json;
-use test_support::{Redis, eventually};
-use tokio::time::{Duration, sleep};
-
-use crate::{ADMIN, FREE, NO_ORDER, TOKEN, by, level, on_both, on_redis, pay, payment, sale};
+use crate::*;
 
 #[tokio::test]
 async fn an_order_is_paid_once() {
     on_both(&format!("--payment-token {TOKEN} --pay-within 1h"), async |server| {
         let order = server.order("iphone", "alice").await.json();
-        assert!((3_500_000..=3_600_000).contains(&order["pay_in_ms"].as_u64().unwrap()), "{order}");
+        assert!((3_500_000..=3_600_000).contains(&number(&order["pay_in_ms"])), "{order}");
         let path = format!("/orders/{}", order["order_id"].as_str().unwrap());
         let by_hand = server.request("POST", &format!("{path}/payment"));
         server.send_body(by_hand, r#"{"payment_id": "1"}"#).await.problem(401);
@@ -25,13 +19,12 @@ async fn an_order_is_paid_once() {
         for _ in 0..2 {
             let paid = pay(server, &order, "1").await;
             assert_eq!(paid.json(), json!({ "order_id": order["order_id"], "paid": true }));
-            let other = pay(server, &order, "2").await;
-            assert_eq!(other.problem(409), "/problems/already-paid");
+            assert_eq!(pay(server, &order, "2").await.problem(409), "/problems/already-paid");
         }
         let of_bob = server.order("iphone", "bob").await.json();
         assert_eq!(pay(server, &of_bob, "1").await.problem(409), "/problems/payment-used");
         let shown = by(server, "alice", "GET", &path).await.json();
-        assert_eq!((&shown["paid"], &shown["pay_in_ms"]), (&json!(true), &json!(null)));
+        shows(&shown, json!({ "paid": true, "pay_in_ms": null }));
         let none = json!({ "order_id": NO_ORDER });
         assert_eq!(pay(server, &none, "3").await.problem(404), "/problems/unknown-order");
         eventually("the payment is seen", async || level(server).await["paid"] == 1).await;
@@ -46,18 +39,17 @@ async fn an_unpaid_piece_is_for_sale_again() {
         let late = server.order("iphone", "alice").await.json();
         server.order("iphone", "bob").await.problem(410);
         // Who comes first may be the same user.
-        let is_sold = async || server.order("iphone", "alice").await.status == 201;
-        eventually("it comes back", is_sold).await;
-        let is_sold = async || server.order("iphone", "bob").await.status != 410;
-        eventually("it comes back again", is_sold).await;
+        for user in ["alice", "bob"] {
+            let is_sold = async || server.order("iphone", user).await.status == 201;
+            eventually("it comes back", is_sold).await;
+        }
         let order = server.order("iphone", "bob").await.json();
         let is_over = async |over| level(server).await["over"] == over;
         assert!(is_over(false).await, "it can come back");
         assert_eq!(pay(server, &order, "1").await.status, 200);
         eventually("nothing can come back", async || is_over(true).await).await;
         for _ in 0..2 {
-            let late = pay(server, &late, "2").await;
-            assert_eq!(late.problem(409), "/problems/paid-too-late");
+            assert_eq!(pay(server, &late, "2").await.problem(409), "/problems/paid-too-late");
         }
         let path = format!("/orders/{}", late["order_id"].as_str().unwrap());
         by(server, "alice", "GET", &path).await.problem(404);
@@ -66,50 +58,6 @@ async fn an_unpaid_piece_is_for_sale_again() {
         assert_eq!(server.order("iphone", "bob").await.problem(409), "/problems/already-ordered");
     })
     .await;
-}
-
-#[tokio::test]
-async fn a_payment_is_late_by_the_clock_and_not_by_the_sweep() {
-    let redis = Redis::start().await;
-    redis.run::<()>(&["SET", "{x}:stock", "1"]).await;
-    let call = async |op: &str, who: &str, what: &str| {
-        let kept = if what == "simulated" { "0" } else { "1" };
-        sale(&redis, "{x}", op, &format!("- 0 1000 {who} {what} {kept}")).await.0
-    };
-    let records = async |what: &str| -> HashMap<String, String> {
-        redis.run(&["HGETALL", &format!("{{x}}:{what}")]).await
-    };
-    let of = |pairs: &[(&str, &str)]| -> HashMap<String, String> {
-        pairs.iter().map(|(key, value)| (key.to_string(), value.to_string())).collect()
-    };
-    assert_eq!(call("order", "alice", "1").await, "placed");
-    sleep(Duration::from_millis(2)).await;
-    for payment in ["a", "b", "a"] {
-        assert_eq!(call("pay", "1", payment).await, "too-late");
-    }
-    assert_eq!(records("orders").await.len(), 1, "it has not been taken back");
-    // Even if the clock steps back: what is to be paid back buys nothing.
-    redis.run::<()>(&["ZADD", "{x}:held", "8000000000000000", "alice"]).await;
-    assert_eq!(call("pay", "1", "a").await, "too-late");
-    redis.run::<()>(&["ZADD", "{x}:held", "1", "alice"]).await;
-    assert_eq!(call("order", "bob", "2").await, "placed");
-    assert_eq!(records("orders").await, of(&[("2", "bob")]));
-    assert_eq!(call("pay", "2", "a").await, "payment-used", "it is paid back");
-    for payment in ["c", "simulated"] {
-        assert_eq!(call("pay", "1", payment).await, "too-late");
-    }
-    // Redis may have lost the order.
-    for payment in ["d", "d", "simulated"] {
-        assert_eq!(call("pay", "9", payment).await, "unknown");
-    }
-    let refunds = of(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "9")]);
-    assert_eq!(records("refunds").await, refunds);
-    assert!(records("paid").await.is_empty());
-    // Nor does an order hold its user for longer, while there are other pieces.
-    redis.run::<()>(&["SET", "{x}:stock", "2"]).await;
-    sleep(Duration::from_millis(2)).await;
-    assert_eq!(call("order", "bob", "3").await, "placed");
-    assert_eq!(records("orders").await, of(&[("3", "bob")]));
 }
 
 /// The provider calls again, and may reach a server that sells it.

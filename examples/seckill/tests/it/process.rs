@@ -1,11 +1,10 @@
 //! The server as a process: what prevents its start, logs, signals, and clients that are slow or leave.
 
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
 
-use test_support::server_process::{Server, cannot_start, fails, refuses};
+use test_support::server_process::{cannot_start, refuses};
 
-use crate::{ADMIN, SECKILL, TOKEN, alone, words};
+use crate::*;
 
 #[test]
 fn a_wrong_flag_is_named() {
@@ -42,8 +41,7 @@ fn a_wrong_flag_is_named() {
 fn a_failed_start_names_the_way_out() {
     cannot_start(SECKILL);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().map(|address| (taken, address.to_string())).unwrap();
-    let is_taken = format!("--admin {} --admin-token {TOKEN}", taken.1);
+    let is_taken = format!("--admin {} --admin-token {TOKEN}", taken.local_addr().unwrap());
     for (flags, part) in [
         ("--admin 127.0.0.1:0", "--admin-token"),
         ("--admin 127.0.0.1:0 --admin-token hunter2", "16 to 256 characters"),
@@ -52,8 +50,7 @@ fn a_failed_start_names_the_way_out() {
         // Before Redis, which does not run, hears of the sale.
         ("--payment-token hunter2-hunter2 --redis redis://127.0.0.1:1", "16 to 256 characters"),
     ] {
-        let flags = format!("--listen 127.0.0.1:0 {flags}");
-        let logs = fails(SECKILL, &words(&flags), 1, part);
+        let logs = fails(SECKILL, &words(&format!("--listen 127.0.0.1:0 {flags}")), 1, part);
         assert!(logs.contains("hint: "), "{flags:?}: {logs}");
         assert!(!logs.contains("hunter2") && !logs.contains(TOKEN), "{logs}");
     }
@@ -65,9 +62,9 @@ async fn logs_name_users_at_debug_and_no_token() {
         let server = Server::start_logging(SECKILL, level, &words(ADMIN));
         server.order("iphone", "Lysistrata").await;
         server.order("iphone", &"Lysistrata".repeat(20)).await;
-        let (path, body) =
-            ("/admin/bans/Lysistrata", r#"{"for": "2h", "reason": "known to Aristophanes"}"#);
-        assert_eq!(server.ask("PUT", path, body).await.status, 200);
+        let path = "/admin/bans/Lysistrata";
+        let ban = r#"{"for": "2h", "reason": "known to Aristophanes"}"#;
+        assert_eq!(server.ask("PUT", path, ban).await.status, 200);
         assert_eq!(server.ask("DELETE", path, "").await.status, 204);
         let wrong = server.admin_request("GET", path);
         server.send(wrong.header("authorization", "Bearer wrong-wrong-wrong")).await.problem(401);

@@ -1,15 +1,12 @@
 //! What stops a sale: the balancer and the operator are told, with what to do.
 
-use test_support::server_process::Server;
-use test_support::{Cluster, Redis, eventually};
-
-use crate::{ADMIN, alone, live, on_redis};
+use crate::*;
 
 const TWO: &str = "--stock iphone=2 --stock ipad=3";
 
-/// Waits until `/readyz` and the live page give a reason that has these texts. A balancer needs a server that sells
-/// another SKU.
-async fn stands_still(server: &Server, texts: &[&str]) {
+/// Waits until `/readyz` and the live page give a reason that has these texts, and returns it. A balancer needs a server
+/// that sells another SKU.
+async fn stands_still(server: &Server, texts: &[&str]) -> HttpResponse {
     let has = |text: &str| texts.iter().all(|it| text.contains(it));
     eventually(texts[0], async || has(&server.get("/readyz").await.body)).await;
     let ready = server.get("/readyz").await;
@@ -19,6 +16,7 @@ async fn stands_still(server: &Server, texts: &[&str]) {
     }
     let live = live(server).await;
     assert!(has(&live["standstill"].to_string()), "{live}");
+    ready
 }
 
 async fn goes_on(server: &Server) {
@@ -38,30 +36,30 @@ async fn a_sale_that_stands_still_says_why() {
     redis.signal("CONT");
     goes_on(&server).await;
 
+    let no_writes = "Nothing is sold: the stock can't be read or changed";
     for key in ["maxmemory", "min-replicas-to-write"] {
-        redis.run::<()>(&["CONFIG", "SET", key, "1"]).await;
-        stands_still(&server, &["Nothing is sold: the stock can't be read or changed", "writes"])
-            .await;
+        redis.command(&format!("CONFIG SET {key} 1")).await;
+        stands_still(&server, &[no_writes, "writes"]).await;
         assert_eq!(server.get("/seckill/iphone").await.status, 200, "reads go on");
         let ban = r#"{"for": "1h", "reason": "bot"}"#;
         let refused = server.ask("PUT", "/admin/bans/mallory", ban).await;
         assert!(refused.status == 503 && refused.body.contains("may have made it"));
-        redis.run::<()>(&["CONFIG", "SET", key, "0"]).await;
+        redis.command(&format!("CONFIG SET {key} 0")).await;
         goes_on(&server).await;
     }
     for right in ["hset", "hdel", "zadd", "zrem", "zpopmin"] {
-        redis.run::<()>(&["ACL", "SETUSER", "default", &format!("-{right}")]).await;
-        stands_still(&server, &["Nothing is sold: the stock can't be read or changed"]).await;
-        redis.run::<()>(&["ACL", "SETUSER", "default", &format!("+{right}")]).await;
+        redis.command(&format!("ACL SETUSER default -{right}")).await;
+        stands_still(&server, &[no_writes]).await;
+        redis.command(&format!("ACL SETUSER default +{right}")).await;
         goes_on(&server).await;
     }
-    redis.run::<()>(&["SET", "seckill:{iphone}:stock", "many"]).await;
-    stands_still(&server, &["No iphone is sold: Redis has lost", "'seckill:{iphone}:stock'"]).await;
-    let hint = server.get("/readyz").await.body;
+    redis.command("SET seckill:{iphone}:stock many").await;
+    let lost = ["No iphone is sold: Redis has lost", "'seckill:{iphone}:stock'"];
+    let hint = stands_still(&server, &lost).await.body;
     assert!(!hint.contains("DEL seckill:opening"), "it would close the draw of the other: {hint}");
-    let [lost, sold] = [0, 1].map(async |sku| live(&server).await["stock"][sku]["level"].clone());
-    assert_eq!((&lost.await, &sold.await["stock"]), (&().into(), &3.into()));
-    redis.run::<()>(&["FLUSHALL"]).await;
+    let stock = &live(&server).await["stock"];
+    assert_eq!((&stock[0]["level"], &stock[1]["level"]["stock"]), (&json!(null), &json!(3)));
+    redis.command("FLUSHALL").await;
     stands_still(&server, &["Nothing is sold: Redis has lost the stock of iphone"]).await;
 }
 
@@ -71,7 +69,7 @@ async fn a_lost_stock_is_told_first() {
     let redis = Redis::start().await;
     let server = on_redis(&redis, &format!("{ADMIN} {TWO} --min-replicas 1"));
     stands_still(&server, &["Nothing is sold", "0 of 1 replicas"]).await;
-    redis.run::<()>(&["SET", "seckill:{ipad}:stock", "many"]).await;
+    redis.command("SET seckill:{ipad}:stock many").await;
     stands_still(&server, &["Redis has lost the stock of ipad", "'seckill:{ipad}:stock'"]).await;
 }
 
@@ -79,26 +77,27 @@ async fn a_lost_stock_is_told_first() {
 #[tokio::test]
 async fn a_lost_stock_is_set_anew_as_the_hint_says() {
     let (redis, cluster) = (Redis::start().await, Cluster::start().await);
-    let urls = cluster.urls().join(",");
-    for (nodes, urls) in [(std::slice::from_ref(&redis), &redis.url()), (&cluster.nodes, &urls)] {
+    let refunds = "shop:{iphone}:refunds";
+    for (nodes, owner) in
+        [(std::slice::from_ref(&redis), &redis), (&cluster.nodes, cluster.node_of(refunds))]
+    {
+        let urls: Vec<_> = nodes.iter().map(Redis::url).collect();
         let sale = format!("{ADMIN} {TWO} --stock tv=4 --opens-in 1h --prefix shop");
-        let flags = format!("{sale} --redis {urls} --min-replicas 0");
+        let flags = format!("{sale} --redis {} --min-replicas 0", urls.join(","));
         let server = alone(&flags);
         for node in nodes {
-            node.run::<()>(&["FLUSHALL"]).await;
+            node.command("FLUSHALL").await;
         }
-        let refunds = "shop:{iphone}:refunds";
-        let owner = if nodes.len() > 1 { Cluster::owner(refunds) } else { 0 };
-        nodes[owner].run::<()>(&["HSET", refunds, "a payment", "an order"]).await;
+        owner.run::<()>(&["HSET", refunds, "a payment", "an order"]).await;
         let hints = ["lost", "Stop all servers", "{iphone}", "{ipad}", "{tv}", "DEL shop:opening"];
-        stands_still(&server, &hints).await;
-        let hint = server.get("/readyz").await.json()["detail"].as_str().unwrap().to_owned();
+        let hint =
+            stands_still(&server, &hints).await.json()["detail"].as_str().unwrap().to_owned();
         let command = hint.split('`').nth(1).unwrap();
         let command = command.replace("redis-cli", &format!("redis-cli -p {}", nodes[0].port()));
         server.stop();
         let done = std::process::Command::new("sh").args(["-c", &command]).status().unwrap();
         assert!(done.success(), "{command}");
-        assert_eq!(nodes[owner].run::<usize>(&["HLEN", refunds]).await, 1, "they are owed");
+        assert_eq!(owner.run::<usize>(&["HLEN", refunds]).await, 1, "they are owed");
         goes_on(&alone(&flags)).await;
     }
 }

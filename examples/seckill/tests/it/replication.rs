@@ -1,21 +1,13 @@
 //! Orders and the replicas of Redis: what is answered with 201 or 409 is on a replica, whatever happens to
 //! the master then.
 
-use std::time::Duration;
-
-use serde_json::json;
-use test_support::acl::{May, make_user, nothing_was_refused};
-use test_support::proxy::{Fault, Proxy};
-use test_support::server_process::Server;
-use test_support::{Cluster, MASTER, Redis, Sentinels, eventually};
+use test_support::Sentinels;
 use tokio::time::timeout;
 
-use crate::draw::becomes;
-use crate::{
-    ADMIN, FREE, NO_ORDER, OPEN_DRAW, alone, count, enter, level, live, order, pay, rush, sale,
-    until_ready,
-};
+use crate::script::sale;
+use crate::*;
 
+const UUID: &str = "00000000-0000-4000-8000-000000000001";
 /// How far a replica is behind its master: far enough to lose an order that is not waited for.
 const LAG: Duration = Duration::from_millis(20);
 
@@ -30,7 +22,7 @@ async fn replica_of(master: &Redis) -> (Redis, Proxy) {
 
 /// Has two servers change places.
 async fn fail_over(from: &Redis, to: &Redis) {
-    to.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    to.command("REPLICAOF NO ONE").await;
     from.run::<()>(&["REPLICAOF", "127.0.0.1", &to.port().to_string()]).await;
     from.says("replication", "master_link_status:up").await;
 }
@@ -42,9 +34,8 @@ fn waiting_for(url: &str, replicas: u32, more: &str) -> Server {
 
 /// Waits until a user has an order. One with a 503 may stand.
 async fn until_placed(server: &Server, user: &str) {
-    let is_placed =
-        async || [201, 409].contains(&server.order("iphone", user).await.status.as_u16());
-    eventually("it is placed", is_placed).await;
+    let status = async || server.order("iphone", user).await.status.as_u16();
+    eventually("it is placed", async || [201, 409].contains(&status().await)).await;
 }
 
 // The proxy has a thread of its own, also while the test waits for a process.
@@ -57,18 +48,16 @@ async fn a_201_a_202_and_a_409_are_on_a_replica() {
     for round in 0..25 {
         let answer = server.order("iphone", &format!("user-{round}")).await;
         assert_eq!(answer.status, 201, "{answer:?}");
-        let id = answer.json()["order_id"].as_str().unwrap().to_owned();
-        let (_, uuid) = id.rsplit_once('.').unwrap();
+        let (_, uuid) = answer.header("location").unwrap().rsplit_once('.').unwrap();
         assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "round {round}: lost");
     }
     // An order or an entry of another connection is waited for too.
-    let uuid = "00000000-0000-4000-8000-000000000001";
-    sale(&master, "seckill:{iphone}", "order", &format!("- 0 60000000 alice {uuid}")).await;
+    sale(&master, "seckill:{iphone}", &format!("order - 0 60000000 alice {UUID}")).await;
     let answer = server.order("iphone", "alice").await;
     assert_eq!(answer.problem(409), "/problems/already-ordered");
-    assert!(replica.run::<bool>(&["HEXISTS", orders, uuid]).await, "a 409 holds too");
+    assert!(replica.run::<bool>(&["HEXISTS", orders, UUID]).await, "a 409 holds too");
     let drawn = waiting_for(&master.url(), 1, "--prefix drawn --opens-in 1h");
-    sale(&master, "drawn:{iphone}", "enter", "8000000000000000 0 0 alice 1").await;
+    sale(&master, "drawn:{iphone}", "enter 8000000000000000 0 0 alice 1").await;
     assert_eq!(enter(&drawn, "alice").await.status, 202);
     assert_eq!(replica.run::<usize>(&["ZCARD", "drawn:{iphone}:line"]).await, 1, "a 202 too");
 }
@@ -84,7 +73,7 @@ async fn a_crowd_is_served_with_a_replica_some_way_off() {
     // It replies once a second.
     for _ in 0..20 {
         assert_eq!(server.get("/readyz").await.status, 200);
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(100)).await;
     }
     way.set(Fault::Stall);
     // Who gets nothing loses nothing in a failover, and does not wait for it.
@@ -92,13 +81,13 @@ async fn a_crowd_is_served_with_a_replica_some_way_off() {
         server.order("iphone", user).await.problem(410);
     }
     let hangs = eventually("it hangs", async || server.get("/readyz").await.status == 503);
-    tokio::time::timeout(Duration::from_secs(6), hangs).await.expect("within four seconds");
+    timeout(Duration::from_secs(6), hangs).await.expect("within four seconds");
 }
 
 /// There a replica may take the place of a master.
 #[tokio::test]
 async fn a_replica_is_waited_for_behind_sentinels_and_on_a_cluster() {
-    let (cluster, watched) = (Cluster::start().await, Sentinels::with_replicas(0).await);
+    let (cluster, watched) = tokio::join!(Cluster::start(), Sentinels::with_replicas(0));
     let [nodes, sentinels] = [cluster.urls(), watched.urls()].map(|urls| urls.join(","));
     for redis in [nodes, format!("{sentinels} --sentinel-master {MASTER}")] {
         let server = alone(&format!("--redis {redis} --response-timeout 2s"));
@@ -118,8 +107,8 @@ async fn order_that_no_replica_confirms_is_a_503() {
         assert_eq!(answer.problem(503), "/problems/not-replicated");
         assert!(answer.json()["detail"].as_str().unwrap().starts_with("It may stand."));
     }
-    let ready = async || server.get("/readyz").await;
-    eventually("it is not ready", async || ready().await.body.contains("0 of 1 replicas")).await;
+    let is_told = async || server.get("/readyz").await.body.contains("0 of 1 replicas");
+    eventually("it is not ready", is_told).await;
     let [uuid]: [String; 1] = redis.run(&["HKEYS", "limiter:{iphone}:orders"]).await;
     // Payments and entries are not safe either.
     let paid = pay(&server, &json!({ "order_id": format!("iphone.{uuid}") }), "1").await;
@@ -138,17 +127,17 @@ async fn order_that_no_replica_confirms_is_a_503() {
     assert_eq!(count(&answers, 503), 1200);
     for _ in 0..10 {
         assert_eq!(crowded.get("/seckill/iphone").await.status, 200);
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        sleep(Duration::from_millis(100)).await;
     }
     let sold = async || redis.run::<usize>(&["HLEN", "seckill:{iphone}:orders"]).await;
     let before = sold().await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    sleep(Duration::from_secs(4)).await;
     assert_eq!(sold().await, before);
     let _replica = redis.start_replica().await;
     // The order of the first try, once a replica has it.
     let is_known = async || server.order("iphone", "alice").await.status == 409;
     eventually("the replica confirms it", is_known).await;
-    eventually("it is ready", async || ready().await.status == 200).await;
+    until_ready(&server).await;
     assert!(server.stop().contains("0 of 1 replicas have it"));
 }
 
@@ -160,8 +149,7 @@ async fn a_failover_that_loses_no_answer_is_no_loss() {
     let servers = [(); 2].map(|()| waiting_for(&master.url(), 1, "--stock iphone=2"));
     assert_eq!(servers[0].order("iphone", "alice").await.status, 201);
     let drawn = waiting_for(&master.url(), 1, &format!("{OPEN_DRAW} --prefix drawn"));
-    let turn = enter(&drawn, "alice").await.json();
-    let paid = order(&drawn, "alice", &turn["ticket"]).await.json();
+    let paid = order_at_turn(&drawn, "alice").await.json();
     assert_eq!(pay(&drawn, &paid, "1").await.status, 200);
     way.set(Fault::Stall);
     // Orders that the master alone has: one that makes the other server refuse another, and one before an entry of who
@@ -169,8 +157,7 @@ async fn a_failover_that_loses_no_answer_is_no_loss() {
     let bob = servers[1].order("iphone", "bob").await;
     assert_eq!(bob.problem(503), "/problems/not-replicated");
     servers[0].order("iphone", "carol").await;
-    let uuid = "00000000-0000-4000-8000-000000000001";
-    sale(&master, "drawn:{iphone}", "order", &format!("- 0 60000000 bob {uuid}")).await;
+    sale(&master, "drawn:{iphone}", &format!("order - 0 60000000 bob {UUID}")).await;
     enter(&drawn, "alice").await;
     fail_over(&master, &replica).await;
     fail_over(&replica, &master).await;
@@ -198,8 +185,8 @@ async fn a_failover_behind_a_name_is_followed() {
     let server = waiting_for(&name.url(), 1, "");
     assert_eq!(server.order("iphone", "alice").await.status, 201);
     until_ready(&server).await;
-    replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
-    master.run::<()>(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    replica.command("REPLICAOF NO ONE").await;
+    master.command("CONFIG SET min-replicas-to-write 1").await;
     name.lead_to(replica.port());
     // Only the new one has an order of bob.
     let sells = async || {
@@ -212,7 +199,7 @@ async fn a_failover_behind_a_name_is_followed() {
 /// Until the other replica follows the new master, it confirms what the old one writes.
 #[tokio::test]
 async fn a_failover_of_a_live_master_loses_no_201() {
-    for hangs in [false, true] {
+    let fails_over = async |hangs| {
         let watched = Sentinels::with_replicas(2).await;
         let redis = format!("--redis {} --sentinel-master {MASTER}", watched.urls().join(","));
         let server = alone(&format!("{FREE} {redis} --response-timeout 2s --stock iphone=9999"));
@@ -237,7 +224,7 @@ async fn a_failover_of_a_live_master_loses_no_201() {
                 201 => sold.push(user),
                 status => assert_eq!(status, 503, "the quotas still hold"),
             }
-            tokio::time::sleep(Duration::from_millis(10)).await;
+            sleep(Duration::from_millis(10)).await;
         }
         until_ready(&server).await;
         // The new master is followed, and has what the old one had.
@@ -248,7 +235,8 @@ async fn a_failover_of_a_live_master_loses_no_201() {
         let kept: Vec<String> = master.run(&["HKEYS", "seckill:{iphone}:buyers"]).await;
         let lost: Vec<_> = sold.iter().filter(|user| !kept.contains(user)).collect();
         assert!(lost.is_empty(), "{hangs}: of {} orders with a 201: {lost:?}", sold.len());
-    }
+    };
+    tokio::join!(fails_over(false), fails_over(true));
 }
 
 /// The server knows what is sold from its looks alone, as one does that was restarted.
@@ -256,7 +244,7 @@ async fn a_failover_of_a_live_master_loses_no_201() {
 async fn a_master_that_comes_back_older_sells_nothing_again() {
     let mut master = Redis::start().await;
     let before = waiting_for(&master.url(), 0, "--stock iphone=2");
-    master.run::<()>(&["SAVE"]).await;
+    master.command("SAVE").await;
     drop(before);
     let _replicas = [master.start_replica().await, master.start_replica().await];
     let seller = waiting_for(&master.url(), 2, "--stock iphone=2");
@@ -268,7 +256,7 @@ async fn a_master_that_comes_back_older_sells_nothing_again() {
     eventually("it knows", async || level(&server).await["sold"] == 2).await;
     until_ready(&server).await;
     // Replicas confirm once a second.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    sleep(Duration::from_secs(2)).await;
     // Before anything has taken its place.
     master.restart().await;
     let is_seen = async || {
@@ -286,10 +274,8 @@ async fn a_lost_draw_stays_lost_while_payments_are_confirmed() {
     let _replica = master.start_replica().await;
     let server = waiting_for(&master.url(), 1, OPEN_DRAW);
     until_ready(&server).await;
-    enter(&server, "alice").await;
-    let ticket = becomes(&server, "alice", "turn").await["ticket"].clone();
-    let placed = order(&server, "alice", &ticket).await.json();
-    master.run::<()>(&["SET", "seckill:{iphone}:draw", &"00".repeat(32)]).await;
+    let placed = order_at_turn(&server, "alice").await.json();
+    master.command(&format!("SET seckill:{{iphone}}:draw {}", "00".repeat(32))).await;
     let is_lost = async || server.get("/seckill/iphone").await.status == 503;
     eventually("the loss is seen", is_lost).await;
     for _ in 0..20 {
@@ -302,7 +288,7 @@ async fn a_lost_draw_stays_lost_while_payments_are_confirmed() {
 /// which it will lose, or what asks for the replicas.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_of_another_master_confirm_no_order() {
-    for orders_stay in [true, false] {
+    let fails_over = async |orders_stay| {
         let master = Redis::start().await;
         let replica = master.start_replica().await;
         let _further = replica.start_replica().await;
@@ -311,16 +297,13 @@ async fn replicas_of_another_master_confirm_no_order() {
         let order = server.order("iphone", "alice").await.json();
         until_ready(&server).await;
         // The store looks for its mark once a second, which ends with the same command.
-        let one_asks = async {
-            loop {
-                let clients: String = master.run(&["CLIENT", "LIST", "TYPE", "normal"]).await;
-                if clients.matches(" cmd=info ").count() == 1 {
-                    break clients;
-                }
-            }
-        };
-        let clients = timeout(Duration::from_secs(60), one_asks).await.expect("one asks");
-        replica.run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+        let mut clients = String::new();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while clients.matches(" cmd=info ").count() != 1 {
+            assert!(Instant::now() < deadline, "one asks");
+            clients = master.run(&["CLIENT", "LIST", "TYPE", "normal"]).await;
+        }
+        replica.command("REPLICAOF NO ONE").await;
         name.lead_to(replica.port());
         for client in clients.lines().filter(|it| it.contains(" cmd=info ") == orders_stay) {
             let id = client.split(' ').next().unwrap().strip_prefix("id=").unwrap();
@@ -333,11 +316,12 @@ async fn replicas_of_another_master_confirm_no_order() {
                 let paid = pay(&server, &order, "1").await;
                 assert_eq!(paid.problem(503), "/problems/not-replicated");
             }
-            master.run::<()>(&["CLIENT", "KILL", "TYPE", "normal"]).await;
+            master.command("CLIENT KILL TYPE normal").await;
         }
         let is_paid = async || pay(&server, &order, "1").await.status == 200;
         eventually("all lead to the new one", is_paid).await;
-    }
+    };
+    tokio::join!(fails_over(true), fails_over(false));
 }
 
 #[tokio::test]
@@ -363,9 +347,9 @@ async fn a_503_of_what_redis_has_refused_says_whether_it_may_stand() {
         let server = waiting_for(&master.url(), replicas, &format!("--prefix {prefix}"));
         let order = server.order("iphone", "alice").await.json();
         for (key, wrong) in [("maxmemory", "1"), ("min-replicas-to-write", "2")] {
-            master.run::<()>(&["CONFIG", "SET", key, wrong]).await;
+            master.command(&format!("CONFIG SET {key} {wrong}")).await;
             let refused = [server.order("iphone", "bob").await, pay(&server, &order, "1").await];
-            master.run::<()>(&["CONFIG", "SET", key, "0"]).await;
+            master.command(&format!("CONFIG SET {key} 0")).await;
             for refused in refused {
                 refused.problem(503);
                 assert_eq!(refused.json()["detail"], "Nothing was changed.", "{replicas}, {key}");
@@ -375,9 +359,9 @@ async fn a_503_of_what_redis_has_refused_says_whether_it_may_stand() {
             until_ready(&server).await;
         }
         // The server can't tell how far the script has come.
-        master.run::<()>(&["ACL", "SETUSER", "default", "-hset"]).await;
+        master.command("ACL SETUSER default -hset").await;
         let refused = server.order("iphone", "bob").await;
-        master.run::<()>(&["ACL", "SETUSER", "default", "+hset"]).await;
+        master.command("ACL SETUSER default +hset").await;
         refused.problem(503);
         assert!(refused.json()["detail"].as_str().unwrap().starts_with("It may stand."));
     }
