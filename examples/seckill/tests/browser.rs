@@ -207,7 +207,7 @@ async fn customer_goes_from_entry_to_payment() {
 async fn button_waits_for_the_opening_and_after_a_429() {
     // First: several browsers that start at once may take seconds.
     let chrome = Chrome::start().await;
-    let sale = "--quota 1/20s --stock iphone=9 --stock ipad=9";
+    let sale = "--quota 1/12s --stock iphone=9 --stock ipad=9";
     let server = start(&format!("{sale} --first-come --opens-in 8s"));
     let tab = chrome.open(&server.url).await;
     tab.is_user("alice").await;

@@ -27,14 +27,12 @@ fn document(file: &str) -> Value {
     serde_saphyr::from_str(&read(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
 }
 
-#[track_caller]
-fn list(value: &Value) -> &Vec<Value> {
-    value.as_array().unwrap_or_else(|| panic!("{value} is not a list"))
+fn list(value: &Value) -> &[Value] {
+    value.as_array().expect("a list")
 }
 
-#[track_caller]
 fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_else(|| panic!("{value} is not a text"))
+    value.as_str().expect("a text")
 }
 
 /// Returns what a command printed, if it ended well.
@@ -97,9 +95,8 @@ async fn compose_starts_servers_alike_with_known_flags() {
     assert_eq!(compose.matches("${").count(), compose.matches(":?").count(), "no default password");
     // Redis is in a network with the servers alone.
     let services = document("compose.yaml")["services"].as_object().unwrap().clone();
-    let is_near = |(_, it): &(&String, &Value)| it["networks"].to_string().contains("redis");
-    let near: Vec<_> = services.iter().filter(is_near).map(|(name, _)| name.as_str()).collect();
-    assert_eq!(near, ["machine", "redis"]);
+    let mut near = services.iter().filter(|(_, it)| it["networks"].to_string().contains("redis"));
+    assert!(near.by_ref().map(|(name, _)| name).eq(["machine", "redis"]));
     assert_eq!(document("compose.yaml")["networks"]["redis"]["internal"], true);
     for port in compose.lines().filter(|line| line.contains("ports: [")) {
         assert_eq!(port.matches("\"127.0.0.1:").count(), port.matches('"').count() / 2, "{port}");
@@ -114,8 +111,7 @@ async fn compose_starts_servers_alike_with_known_flags() {
         assert_eq!(flags[0], "--listen");
         let flags: Vec<_> = flags[2..].iter().map(String::as_str).collect();
         let server = Server::start_in(SECKILL, &environment, &flags);
-        let is_ready = async || server.get("/readyz").await.status == 200;
-        eventually("it is ready", is_ready).await;
+        eventually("ready", async || server.get("/readyz").await.status == 200).await;
     }
     let help = printed(Command::new("prometheus").arg("--help"));
     for flag in command("prometheus", &[]) {
@@ -126,9 +122,8 @@ async fn compose_starts_servers_alike_with_known_flags() {
 
 #[test]
 fn each_alert_fires_rests_and_is_explained() {
-    printed(
-        Command::new("promtool").args(["test", "rules"]).arg(path("prometheus/alerts_test.yaml")),
-    );
+    let tests = path("prometheus/alerts_test.yaml");
+    printed(Command::new("promtool").args(["test", "rules"]).arg(tests));
     let alerts = rules("alert");
     let tests = document("prometheus/alerts_test.yaml");
     let (mut fires, mut rests) = (BTreeSet::new(), BTreeSet::new());

@@ -29,7 +29,8 @@ async fn goes_on(server: &Server) {
 #[tokio::test]
 async fn a_sale_that_stands_still_says_why() {
     let redis = Redis::start().await;
-    let server = on_redis(&redis, &format!("{ADMIN} {TWO} --opens-in 1h"));
+    let flags = format!("{ADMIN} {TWO} --opens-in 1h --response-timeout 2s");
+    let server = alone(&format!("--redis {} {flags}", redis.url()));
     goes_on(&server).await;
     redis.signal("STOP");
     stands_still(&server, &["Nothing is sold: the stock can't be read", "Is Redis up"]).await;
