@@ -17,7 +17,7 @@ impl Cluster {
     pub async fn start() -> Self {
         let cluster = Self::with_replicas(0).await;
         for node in &cluster.nodes {
-            node.run::<()>(&["CONFIG", "SET", "cluster-node-timeout", "15000"]).await;
+            node.command("CONFIG SET cluster-node-timeout 15000").await;
         }
         cluster
     }
@@ -36,18 +36,16 @@ impl Cluster {
 
     async fn form(&self, replicas: usize) {
         for (number, node) in self.nodes.iter().enumerate() {
-            let epoch = (number + 1).to_string();
-            node.run::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]).await;
+            node.command(&format!("CLUSTER SET-CONFIG-EPOCH {}", number + 1)).await;
             if number < PRIMARIES {
                 let (from, to) = (SLOTS * number / PRIMARIES, SLOTS * (number + 1) / PRIMARIES);
                 add_slots(node, from..to).await;
             }
-            let port = self.nodes[0].port().to_string();
-            node.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+            node.command(&format!("CLUSTER MEET 127.0.0.1 {}", self.nodes[0].port())).await;
         }
         self.nodes_know_each_other().await;
         for number in 0..PRIMARIES * replicas {
-            let id: String = self.nodes[number % PRIMARIES].run(&["CLUSTER", "MYID"]).await;
+            let id = self.id(number % PRIMARIES).await;
             self.nodes[PRIMARIES + number].run::<()>(&["CLUSTER", "REPLICATE", &id]).await;
         }
         for replica in &self.nodes[PRIMARIES..] {
@@ -59,8 +57,7 @@ impl Cluster {
     /// Adds a primary without slots. Returns its number.
     pub async fn add_primary(&mut self) -> usize {
         let node = Redis::start_with(&["--cluster-enabled", "yes"]).await;
-        let port = self.nodes[0].port().to_string();
-        node.run::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port]).await;
+        node.command(&format!("CLUSTER MEET 127.0.0.1 {}", self.nodes[0].port())).await;
         self.nodes.push(node);
         self.nodes_know_each_other().await;
         let number = self.nodes.len() - 1;
@@ -75,6 +72,10 @@ impl Cluster {
             eventually("every slot is served", async || info().await.contains("cluster_state:ok"))
                 .await;
         }
+    }
+
+    async fn id(&self, number: usize) -> String {
+        self.nodes[number].run(&["CLUSTER", "MYID"]).await
     }
 
     async fn nodes_know_each_other(&self) {
@@ -103,8 +104,8 @@ impl Cluster {
     /// does, a key at a time.
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize) {
         self.begin_to_move_slot(slot, from, to).await;
+        let to_id = self.id(to).await;
         let (from, to) = (&self.nodes[from], &self.nodes[to]);
-        let to_id: String = to.run(&["CLUSTER", "MYID"]).await;
         let (slot, port) = (slot.to_string(), to.port().to_string());
         loop {
             let keys: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, "1"]).await;
@@ -128,20 +129,19 @@ impl Cluster {
     }
 
     async fn begin_to_move_slot(&self, slot: u16, from: usize, to: usize) {
-        let (from, to) = (&self.nodes[from], &self.nodes[to]);
-        let (from_id, to_id): (String, String) =
-            (from.run(&["CLUSTER", "MYID"]).await, to.run(&["CLUSTER", "MYID"]).await);
-        let slot = slot.to_string();
-        to.run::<()>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).await;
-        from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).await;
+        for (node, state, other) in [(to, "IMPORTING", from), (from, "MIGRATING", to)] {
+            let set = format!("CLUSTER SETSLOT {slot} {state} {}", self.id(other).await);
+            self.nodes[node].command(&set).await;
+        }
     }
 
     /// Has clients reach a node by another port, and waits until another node says so.
     pub async fn announce(&self, number: usize, port: u16) {
         let (node, other) = (&self.nodes[number], &self.nodes[usize::from(number == 0)]);
-        let (bus, port) = ((node.port() + 10_000).to_string(), port.to_string());
-        node.run::<()>(&["CONFIG", "SET", "cluster-announce-bus-port", &bus]).await;
-        node.run::<()>(&["CONFIG", "SET", "cluster-announce-port", &port]).await;
+        let bus = node.port() + 10_000;
+        node.command(&format!("CONFIG SET cluster-announce-bus-port {bus}")).await;
+        node.command(&format!("CONFIG SET cluster-announce-port {port}")).await;
+        let port = port.to_string();
         let known = async || other.run::<String>(&["CLUSTER", "NODES"]).await;
         eventually("the port is known", async || known().await.contains(&port)).await;
     }

@@ -1,8 +1,7 @@
 //! A child process that does not outlive its test, and tests that run in several processes: a test starts its own
 //! program again.
 
-use std::io;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// Reads how much memory a process takes, `VmRSS`, or has ever taken, `VmHWM`, in kB. `self` is this process.
 pub fn memory_kb(process: &str, what: &str) -> u64 {
@@ -34,8 +33,7 @@ impl Process {
     }
 
     pub fn kill(&mut self) {
-        let gone: io::Result<ExitStatus> = self.0.kill().and_then(|()| self.0.wait());
-        let _ = gone;
+        let _ = self.0.kill().and_then(|()| self.0.wait());
     }
 }
 

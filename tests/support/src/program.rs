@@ -5,9 +5,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use tempfile::NamedTempFile;
 
 use crate::Process;
 
@@ -19,29 +20,19 @@ pub struct Program {
     process: Process,
     stdin: Option<ChildStdin>,
     stdout: mpsc::Receiver<String>,
-    logs: Option<JoinHandle<()>>,
-    logged: Arc<Mutex<String>>,
+    stderr: NamedTempFile,
 }
 
 impl Program {
     pub fn start(command: &mut Command) -> Self {
-        let pipes = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = Process::start(pipes);
-        let child = &mut process.0;
+        let stderr = NamedTempFile::new().unwrap();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr.reopen().unwrap());
+        let mut process = Process::start(command);
+        let stdin = process.0.stdin.take();
         let (sender, stdout) = mpsc::channel();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|it| sender.send(it)));
-        let (stdin, stderr) = (child.stdin.take(), child.stderr.take().unwrap());
-        let logged = Arc::new(Mutex::new(String::new()));
-        let log = Arc::clone(&logged);
-        let logs = std::thread::spawn(move || {
-            let (mut stderr, mut line) = (BufReader::new(stderr), Vec::new());
-            while let Ok(1..) = stderr.read_until(b'\n', &mut line) {
-                log.lock().unwrap().push_str(&String::from_utf8_lossy(&line));
-                line.clear();
-            }
-        });
-        Self { process, stdin, stdout, logs: Some(logs), logged }
+        Self { process, stdin, stdout, stderr }
     }
 
     /// Runs a program with all of its input at once, and returns its exit code, its lines and its logs.
@@ -71,7 +62,8 @@ impl Program {
     }
 
     pub fn logs(&self) -> String {
-        self.logged.lock().unwrap().clone()
+        let logs = std::fs::read(self.stderr.path()).unwrap();
+        String::from_utf8_lossy(&logs).into_owned()
     }
 
     pub fn signal(&self, name: &str) {
@@ -88,19 +80,11 @@ impl Program {
             assert!(Instant::now() < deadline, "the program does not stop: {}", self.kill());
             std::thread::sleep(Duration::from_millis(10));
         };
-        (status, self.all_logs(), self.stdout.iter().collect())
+        (status, self.logs(), self.stdout.iter().collect())
     }
 
     pub fn kill(&mut self) -> String {
         self.process.kill();
-        self.all_logs()
-    }
-
-    /// Waits until all that it has logged is read.
-    fn all_logs(&mut self) -> String {
-        if let Some(logs) = self.logs.take() {
-            logs.join().unwrap();
-        }
         self.logs()
     }
 }

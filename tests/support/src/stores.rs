@@ -124,36 +124,38 @@ impl Delayed {
         self.checks.load(Ordering::Relaxed)
     }
 
-    async fn travel(&self) {
-        if let Some(way) = self.way {
-            sleep(way).await;
-        }
+    fn ask(
+        &self,
+        check: &Check,
+        ask: fn(&MemoryStore, &Check) -> StoreFuture<Outcome>,
+        hold: Option<Arc<Notify>>,
+    ) -> StoreFuture<Outcome> {
+        let (store, way, check) = (self.store.clone(), self.way, check.clone());
+        let travel = async move || {
+            if let Some(way) = way {
+                sleep(way).await;
+            }
+        };
+        StoreFuture::later(async move {
+            travel().await;
+            let outcome = ask(&store, &check).await;
+            if let Some(hold) = hold {
+                hold.notified().await;
+            }
+            travel().await;
+            outcome
+        })
     }
 }
 
 impl Store for Delayed {
     fn admit(&self, check: &Check) -> StoreFuture<Outcome> {
         self.checks.fetch_add(1, Ordering::Relaxed);
-        let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move {
-            this.travel().await;
-            let outcome = this.store.admit(&check).await;
-            if let Some(hold) = &this.hold {
-                hold.notified().await;
-            }
-            this.travel().await;
-            outcome
-        })
+        self.ask(check, MemoryStore::admit, self.hold.clone())
     }
 
     fn peek(&self, check: &Check) -> StoreFuture<Outcome> {
-        let (this, check) = (self.clone(), check.clone());
-        StoreFuture::later(async move {
-            this.travel().await;
-            let outcome = this.store.peek(&check).await;
-            this.travel().await;
-            outcome
-        })
+        self.ask(check, MemoryStore::peek, None)
     }
 
     fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
