@@ -72,3 +72,23 @@ async fn denial_beside_a_change_is_not_kept() {
         assert!(store.admit(&check()).await.unwrap().admitted, "{key}");
     }
 }
+
+/// A limiter asks for no resets, and a layer that shares its log shows them.
+#[tokio::test]
+async fn denial_without_resets_is_not_repeated_to_who_wants_them() {
+    let redis = Redis::start().await;
+    let store = redis.store().await;
+    let log = LogId::new(Arc::new(Policy::new("user").quota(Quota::per_hour(1))), "alice");
+    let mut check = Check::new([log.clone()]);
+    assert!(store.admit(&check).await.unwrap().admitted);
+    for wants_reset in [false, true, true, false] {
+        check = Check::new([log.clone()]);
+        check.wants_reset = wants_reset;
+        let denied = store.admit(&check).await.unwrap();
+        let reset = denied.logs()[0].quotas()[0].reset();
+        assert!(
+            !denied.admitted && (!wants_reset || reset > Duration::from_secs(3_500)),
+            "{reset:?}"
+        );
+    }
+}

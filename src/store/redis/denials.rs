@@ -55,6 +55,7 @@ struct Denial {
     generation: u64,
     timestamp: Option<Duration>,
     outcome: LogOutcome,
+    has_reset: bool,
     received: Instant,
     ends: Instant,
 }
@@ -87,6 +88,7 @@ impl Denials {
         let denials: SmallVec<[_; 2]> = check
             .costs()
             .map(|(log, cost)| if cost == 1 { self.denial_of(log, now) } else { None })
+            .map(|denial| denial.filter(|it| it.has_reset || !check.wants_reset))
             .collect();
         if denials.iter().all(Option::is_none) {
             return None;
@@ -149,6 +151,7 @@ impl Denials {
                 generation: *generation,
                 timestamp: outcome.timestamp,
                 outcome: log_outcome.clone(),
+                has_reset: check.wants_reset,
                 received,
                 ends,
             };
