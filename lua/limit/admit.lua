@@ -211,10 +211,18 @@ while key <= #KEYS do
         sum, windows[at + 2] = sum_between(k, until_us, since_us)
         windows[at + 1] = windows[at + 1] + sum
       else
-        -- The clock has stepped back.
-        local from, to = format('(%d', since_us), format('%d', until_us)
-        sum = total(call('ZRANGE', KEYS[k], from, to, 'BYSCORE'))
-        windows[at + 1], windows[at + 2] = windows[at + 1] - sum, since_us
+        -- The clock has stepped back. The newest of what had left is in the window again, and counted back first.
+        local log, from, to = KEYS[k], format('(%d', since_us), format('%d', until_us)
+        local most = is_late and most_late or 1000
+        local entries = call('ZRANGE', log, to, from, 'BYSCORE', 'REV', 'LIMIT', 0, most)
+        read = read + #entries
+        if #entries == most then
+          -- With all others of the last one's timestamp.
+          local first = call('ZSCORE', log, entries[most])
+          is_cut, since_us = true, first - 1
+          entries = call('ZRANGE', log, first, to, 'BYSCORE')
+        end
+        windows[at + 1], windows[at + 2] = windows[at + 1] - total(entries), since_us
         changed = changed or {}
         changed[k] = true
       end
@@ -349,7 +357,7 @@ while key <= #KEYS do
         end
         local was_cut = is_cut
         if counts == budget and is_cut then
-          -- The sum is too high. A denial by another log stands, as if this one were empty.
+          -- The sum is not known yet. A denial by another log stands, as if this one were empty.
           used = 0
         elseif used + needed > limit then
           wait_us = window_us

@@ -515,6 +515,31 @@ async fn requests_of_a_call_share_what_it_reads_and_removes() {
     assert!(again.shape() < request("bob", 1).shape());
 }
 
+/// Redis counts what is in a window again bit by bit, too.
+#[tokio::test]
+async fn budget_is_exact_and_blocks_nothing_after_the_clock_has_stepped_back() {
+    let (store, mut clock) = RedisStore::with_clock().await;
+    let policy = "1000000/1s, 2000000/1h".parse::<Policy>().unwrap().named("costs").budget();
+    let log = LogId::new(Arc::new(policy), "alice");
+    for _ in 0..100 {
+        let checks: Vec<_> = (0..32).map(|_| Check::new([log.clone()])).collect();
+        store.admit_in_one_call(&checks).await;
+        clock.advance(Duration::from_secs(10)).await;
+    }
+    let check = Check::new([log]);
+    let left = async || {
+        let peeked = Store::peek(&store, &check).await.unwrap();
+        [0, 1].map(|quota| peeked.logs()[0].quotas()[quota].remaining())
+    };
+    assert_eq!(left().await, [1_000_000, 2_000_000 - 3_200]);
+    clock.step_back(Duration::from_secs(900)).await;
+    let requests = [request(check.clone(), Mode::Peek)];
+    let replies = store.0.checks.call(requests.iter()).await.unwrap();
+    assert!(matches!(&replies[..], [Ok(CheckReply::SendAgain(None))]), "{replies:?}");
+    // Those of the last 90 calls.
+    assert_eq!(left().await, [1_000_000 - 90 * 32, 2_000_000 - 3_200]);
+}
+
 /// Another request of its call has read so much that its own budget is not read.
 #[tokio::test]
 async fn denial_behind_one_that_reads_much_is_sent_again_for_its_wait() {
