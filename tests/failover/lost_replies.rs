@@ -55,3 +55,29 @@ async fn request_whose_reply_is_lost_is_cancelled_by_its_response() {
         eventually("it counts no more", async || redis.entries(&log).await == 0).await;
     }
 }
+
+/// Another process admits a request before the caller learns that nobody knows whether the log was emptied.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_is_emptied_once_if_the_reply_is_lost() {
+    let (redis, far, ours) = far(user(1)).await;
+    let theirs = limiter(user(1), &store(redis.url()).await);
+    // Else the reply that is lost would say that Redis lacks the script.
+    ours.reset("somebody else").await.unwrap();
+    let mut most = 0;
+    for number in 0..20 {
+        let key = format!("user-{number}");
+        assert!(admit(&theirs, &key).await);
+        far.proxy.drop_replies_to(":reset", 1);
+        let (theirs, at) = (theirs.clone(), key.clone());
+        let checks = tokio::spawn(async move {
+            let (began, mut admitted) = (Instant::now(), 0);
+            while began.elapsed() < Duration::from_millis(100) {
+                admitted += usize::from(admit(&theirs, &at).await);
+            }
+            admitted
+        });
+        let _ = ours.reset(key.as_str()).await;
+        most = most.max(checks.await.unwrap());
+    }
+    assert_eq!(most, 1, "after one reset");
+}
