@@ -376,13 +376,14 @@ impl RedisStore {
                 // Who finds that the loss was seen finds the log in the journal.
                 journal.with(|state| state.lose(log, local.see_loss(log, losses)));
             }
-            let is_unknown = |(ban, now_us): (BanRecord, u64)| {
+            let is_unknown = |(ban, now_us): &(BanRecord, u64)| {
                 let age_us = now_us.saturating_sub(ban.seen_us);
                 // It was imposed here, maybe beside a log with another retention.
                 !ban.is_shared || since_loss.is_some_and(|since_loss| age_us > micros(since_loss))
             };
-            if local.standing_ban(log).is_some_and(is_unknown) {
-                journal.with(|state| state.ban(log));
+            if let Some((ban, now_us)) = local.standing_ban(log).filter(is_unknown) {
+                let remaining = Duration::from_micros(ban.wait_us(now_us));
+                journal.with(|state| state.ban(log, remaining));
             }
         }
     }
@@ -538,7 +539,7 @@ impl RedisStore {
             }
             for (log, log_outcome) in check.logs.iter().zip(outcome.logs()) {
                 if log_outcome.ban().strike() == Strike::Banned {
-                    state.ban(log);
+                    state.ban(log, log_outcome.ban().remaining());
                 }
             }
             Ok(outcome)

@@ -53,7 +53,8 @@ impl RedisStore {
         let length = if is_known { Duration::ZERO } else { ban.remaining };
         local.restore_ban(log, length, &ban.reason, sent);
         if self.0.health.since_loss().is_some_and(|since_loss| since_loss < sent.elapsed()) {
-            self.note(|state| state.ban(log));
+            let known = Duration::from_micros(known_us);
+            self.note(|state| state.ban(log, ban.remaining.max(known)));
         }
     }
 

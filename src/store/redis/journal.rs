@@ -78,8 +78,9 @@ pub(super) type WriteResult = Option<Result<(), StoreError>>;
 #[derive(Default)]
 struct Unwritten {
     requests: HashMap<Uuid, Request, RandomState>,
-    /// How often it was noted that the ban of the key is to be written.
+    /// How often it was noted that the ban of the key is to be written, and when it is over.
     bans: u32,
+    banned_until: Option<Instant>,
     /// How often Redis may have lost the log.
     losses: u32,
     /// The result of the writer, and when it began. Closed when the writer is gone, also if its task was dropped.
@@ -180,7 +181,9 @@ impl State {
     ) -> Result<(), StoreError> {
         let more = check.logs.iter().filter(|log| !self.has(log, check.id)).count();
         let most = self.capacity.saturating_mul(times);
-        if self.room + more > most && self.cleared.is_due(Duration::from_secs(1)) {
+        // Requests that Redis has admitted, and bans, need no room. There are at most as many as the capacity of each.
+        let is_full = self.room + more > most || self.logs.len() / 4 > self.capacity;
+        if is_full && self.cleared.is_due(Duration::from_secs(1)) {
             let (room, lost) = (&mut self.room, &mut self.lost);
             self.logs.retain(|log, unwritten| {
                 *room -= unwritten.drop_expired(log, now, usize::MAX, lost);
@@ -236,12 +239,13 @@ impl State {
         self.room -= before.as_ref().map_or(0, Request::room);
     }
 
-    /// Takes note of a ban that Redis may not have.
-    pub(super) fn ban(&mut self, log: &LogId) {
+    /// Takes note of a ban that Redis may not have, and how long it still lasts.
+    pub(super) fn ban(&mut self, log: &LogId, remaining: Duration) {
         // Under this policy, which has a penalty: what was noted before may be under one that has none.
         let unwritten = self.logs.remove(log).unwrap_or_default();
         let bans = unwritten.bans.saturating_add(1);
-        self.logs.insert(log.clone(), Unwritten { bans, ..unwritten });
+        let banned_until = unwritten.banned_until.max(Some(Instant::now() + remaining));
+        self.logs.insert(log.clone(), Unwritten { bans, banned_until, ..unwritten });
     }
 
     /// Takes note of the requests that this process knows of a log, because Redis may have lost them.
@@ -349,13 +353,21 @@ impl State {
 
 impl Unwritten {
     fn is_empty(&self) -> bool {
-        let is_written = self.requests.is_empty() && self.bans == 0;
-        is_written && !self.writing.as_ref().is_some_and(|(result, _)| is_there(result))
+        self.requests.is_empty() && self.bans == 0 && !self.is_written()
     }
 
-    /// Drops requests that no window needs any more, until the first `most` are needed, and returns their room. Adds those that
-    /// were admitted here to `lost`.
+    /// Returns whether it is being written.
+    fn is_written(&self) -> bool {
+        self.writing.as_ref().is_some_and(|(result, _)| is_there(result))
+    }
+
+    /// Drops a ban that is over, and requests that no window needs any more, until the first `most` are needed. Returns their
+    /// room, and adds those that were admitted here to `lost`.
     fn drop_expired(&mut self, log: &LogId, now: Instant, most: usize, lost: &mut u64) -> usize {
+        // Not beside a writer, which knows its ban by the number.
+        if self.banned_until.is_some_and(|until| until <= now) && !self.is_written() {
+            (self.bans, self.banned_until) = (0, None);
+        }
         let is_expired =
             |it: &Request| now.saturating_duration_since(it.at) >= log.policy.retention();
         let mut room = 0;

@@ -395,7 +395,7 @@ async fn longer_ban_is_written_after_the_write_of_a_shorter_one() {
     Store::impose(&store, &log, Duration::from_secs(60), "by hand", false).await.unwrap();
     let until = ["HGET", "tsw:{=mallory}:user:ban", "until"];
     let shorter_us: u64 = server.run(&until).await;
-    store.0.journal.with(|state| state.ban(&log));
+    store.0.journal.with(|state| state.ban(&log, HOUR));
     let writer = claim(&store, &log);
     let mut write = task::spawn(store.clone().run(writer));
     assert_pending!(write.poll());
@@ -425,7 +425,7 @@ async fn ban_that_is_lost_before_its_reply_is_read_is_written_again() {
             "writes" => {
                 impose(&store).await;
                 lose().await;
-                store.0.journal.with(|state| state.ban(&log));
+                store.0.journal.with(|state| state.ban(&log, HOUR));
             }
             _ => {}
         }
@@ -641,6 +641,30 @@ async fn check_is_not_sent_again_for_longer_than_a_second() {
     eventually("it is connected", async || Store::peek(&store, &check).await.is_ok()).await;
     assert!(store.admit_one(&check).await, "most of them were counted out");
     assert_eq!(server.entries(name).await, 2, "with the sums");
+}
+
+/// In a long outage ever new keys are banned for a short time.
+#[tokio::test(start_paused = true)]
+async fn bans_that_are_over_are_not_kept_for_a_write() {
+    let builder = RedisStore::builder().local_capacity(64);
+    let store = builder.connect_lazy("redis://127.0.0.1:1").unwrap();
+    // A request that stays noted until the end of the outage.
+    assert!(store.decide_as_in_an_outage(&check("alice")));
+    sleep(Duration::from_secs(1)).await;
+    let quota = Quota::new(1, Duration::from_millis(100));
+    let policy =
+        Arc::new(Policy::new("strict").quota(quota).penalty("1/1s:1s decay 1s".parse().unwrap()));
+    for round in 0..50 {
+        for number in 0..32 {
+            let check = Check::new([LogId::new(policy.clone(), format!("{round} {number}"))]);
+            for _ in 0..2 {
+                store.decide_as_in_an_outage(&check);
+            }
+        }
+        sleep(Duration::from_secs(4)).await;
+    }
+    let noted = store.0.journal.with(State::all_logs).len();
+    assert!(noted <= 5 * 64, "{noted} logs are noted");
 }
 
 /// Redis refuses to add an entry, and need add none for the other log of the call.
