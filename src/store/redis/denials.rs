@@ -73,8 +73,10 @@ impl Denials {
         }
     }
 
+    /// Returns the generation of a log, which is also that of the ban of its key: policies of one name share that.
     fn generation(&self, log: &LogId) -> &AtomicU64 {
-        &self.generations[self.hasher.hash_one(log) as usize % GENERATIONS]
+        let hash = self.hasher.hash_one((log.policy.base_name(), &log.key));
+        &self.generations[hash as usize % GENERATIONS]
     }
 
     /// Returns the generation of each log, for [`Denials::note`].

@@ -329,6 +329,24 @@ async fn late_denial_brings_no_lifted_ban_back() {
     assert!(store.0.local.standing_ban(&log).is_none());
 }
 
+/// The key has another policy of that name, with logs of its own, as by an override.
+#[tokio::test]
+async fn late_denial_under_another_retention_brings_no_lifted_ban_back() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let (log, minute) = (penalized("mallory"), Duration::from_secs(60));
+    let longer = Policy::clone(&log.policy).quota(Quota::per_day(9));
+    let of_key = LogId::new(Arc::new(longer), "mallory");
+    Store::impose(&store, &log, minute, "by hand", false).await.unwrap();
+    let looks = server.call_count("hmget").await;
+    let mut late = task::spawn(Store::admit(&store, &Check::new([of_key.clone()])));
+    assert_pending!(late.poll());
+    eventually("Redis has denied", async || server.call_count("hmget").await > looks).await;
+    assert!(Store::lift(&store, &log).await.unwrap());
+    assert!(!late.await.unwrap().admitted);
+    assert!(store.0.local.standing_ban(&of_key).is_none());
+}
+
 /// It would name a time at which the request that was written back is still there.
 #[tokio::test]
 async fn denial_from_before_a_write_back_is_not_repeated() {
