@@ -39,6 +39,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 //   `log_of_a_slot_that_moves_is_written_back`.
 // - A reply from before a loss is read when its log is written already. The admission goes into the journal
 //   by itself. Test: `late_reply_from_before_a_loss_is_written_back`.
+// - This process lifts a ban that is being written. The reply brings it not back. Test:
+//   `ban_that_is_lifted_beside_its_write_stays_lifted`.
 // - A ban comes to be written while an earlier one of its key is being written. The journal counts, and the ban is written
 //   again. Test: `longer_ban_is_written_after_the_write_of_a_shorter_one`.
 // - Several checks of a log find the same loss. Whoever finds that it was seen finds the log in the journal.
@@ -187,11 +189,13 @@ impl RedisStore {
             // A repeated call would say that the ban was seen later than it was.
             let client = self.0.client.once();
             let reply = requests::impose(&client, log, length, &ban.reason, age, false).await?;
+            // This process may have lifted it since.
+            let stands = local.standing_ban(log).is_some();
             if reply.was_lifted {
                 local.lift_ban(log);
             }
             // After a lift it is another ban.
-            if !reply.ban.remaining.is_zero() {
+            if !reply.ban.remaining.is_zero() && (stands || reply.was_lifted) {
                 self.see_ban(log, &Ban { is_new: false, ..reply.ban }, sent);
             }
         }

@@ -427,6 +427,23 @@ async fn longer_ban_is_written_after_the_write_of_a_shorter_one() {
     eventually("the longer one is written", is_written).await;
 }
 
+/// The reply to who writes a ban again is read after this process has lifted the ban.
+#[tokio::test]
+async fn ban_that_is_lifted_beside_its_write_stays_lifted() {
+    let server = Redis::start().await;
+    let store = store(server.url()).await;
+    let (log, hour) = (penalized("mallory"), Duration::from_secs(3_600));
+    Store::impose(&store, &log, hour, "by hand", false).await.unwrap();
+    store.0.journal.with(|state| state.ban(&log, hour));
+    let looks = server.call_count("hmget").await;
+    let mut write = task::spawn(store.clone().run(claim(&store, &log)));
+    assert_pending!(write.poll());
+    eventually("Redis has it", async || server.call_count("hmget").await > looks).await;
+    assert!(Store::lift(&store, &log).await.unwrap());
+    write.await;
+    assert!(store.0.local.standing_ban(&log).is_none());
+}
+
 /// The replies to who meets a ban, who imposes it and who writes it again are read after Redis has lost it.
 #[tokio::test]
 async fn ban_that_is_lost_before_its_reply_is_read_is_written_again() {
