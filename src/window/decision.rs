@@ -257,12 +257,11 @@ impl Usage {
 
     /// Lets some time pass. A reset that has come due counts as due now, for a later request may have taken the place.
     pub(crate) fn age(&mut self, time: Duration) {
-        for outcome in self.decided.outcome.logs_mut() {
-            let aged = outcome.after(micros(time));
-            let before = std::mem::replace(outcome, aged);
-            for (state, before) in outcome.quotas_mut().iter_mut().zip(before.quotas()) {
-                state.reset_us = state.reset_us.max(before.reset_us.min(1));
-            }
+        let left = |us: u64| us.saturating_sub(micros(time));
+        let logs = self.decided.outcome.logs_mut().iter_mut();
+        for state in logs.flat_map(LogOutcome::quotas_mut) {
+            state.wait_us = left(state.wait_us);
+            state.reset_us = left(state.reset_us).max(state.reset_us.min(1));
         }
     }
 
