@@ -81,7 +81,7 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   Before each call it lets other tasks run while they bring more requests: no timer is involved.
 ///   If 32 wait, or the call has been under way for 5 ms, another task sends them: a Redis far away has
 ///   many calls under way. A task ends when none waits.
-/// - At most 64 calls are under way. A request that has waited for a second when its call begins is
+/// - At most 64 calls are under way. A request that has waited for a second when its call begins, while others began, is
 ///   not sent, and its caller learns that the store is overloaded, or gone if nothing replied meanwhile: in an
 ///   overload each call serves requests whose callers still wait, and when the load falls, service is back at once.
 /// - On a Cluster all of this holds for each node by itself. A call has keys of several slots there, of which the
@@ -112,6 +112,11 @@ struct Queue<R: BatchedRequest> {
     sending_since: Option<Instant>,
     /// How many tasks there are.
     tasks: usize,
+    /// When requests were last taken.
+    taken_at: Instant,
+    /// Since when they are taken without a long pause. After one, in which this process stood still, or nobody sent a request,
+    /// those that wait have not waited for Redis.
+    going_since: Instant,
 }
 
 struct Waiting<R: BatchedRequest> {
@@ -125,7 +130,14 @@ type Caller<R> = oneshot::Sender<Result<<R as BatchedRequest>::Reply>>;
 impl<R: BatchedRequest> Batch<R> {
     pub(crate) fn new(client: Client) -> Arc<Self> {
         let queues = if client.is_cluster() { MOST_NODES } else { 1 };
-        let queue = || Queue { waiting: VecDeque::new(), sending_since: None, tasks: 0 };
+        let now = Instant::now();
+        let queue = || Queue {
+            waiting: VecDeque::new(),
+            sending_since: None,
+            tasks: 0,
+            taken_at: now,
+            going_since: now,
+        };
         let queues = (0..queues).map(|_| Mutex::new(queue())).collect();
         Arc::new(Self { client, queues })
     }
@@ -309,11 +321,17 @@ impl<R: BatchedRequest> Batch<R> {
         let mut queue = self.lock(queue);
         let (mut batch, mut places) = (Vec::with_capacity(queue.waiting.len().min(MOST)), 0);
         let mut late = Vec::new();
+        let pause = now.saturating_duration_since(mem::replace(&mut queue.taken_at, now));
+        // Unless all places are taken by calls that last for so long.
+        if pause > LONGEST_WAIT / 2 && queue.tasks < MOST_CALLS {
+            queue.going_since = now;
+        }
         while batch.len() < MOST
             && places < MOST_PLACES
             && let Some(waiting) = queue.waiting.pop_front()
         {
-            let is_late = now.saturating_duration_since(waiting.since) > LONGEST_WAIT;
+            let since = waiting.since.max(queue.going_since);
+            let is_late = now.saturating_duration_since(since) > LONGEST_WAIT;
             if is_late {
                 late.push(waiting);
             } else if !waiting.caller.is_closed() {

@@ -347,6 +347,28 @@ async fn late_denial_under_another_retention_brings_no_lifted_ban_back() {
     assert!(store.0.local.standing_ban(&of_key).is_none());
 }
 
+/// Code that blocks the runtime, or a machine that stands still. Redis replies all the time, and nobody has asked it.
+#[tokio::test]
+async fn delay_of_this_process_is_no_outage() {
+    let server = Redis::start().await;
+    let [ours, theirs] = [store(server.url()).await, store(server.url()).await];
+    for _ in 0..LIMIT {
+        assert!(theirs.admit_one(&check("alice")).await);
+    }
+    let next = || {
+        let mut next = task::spawn(Store::admit(&ours, &check("alice")));
+        assert_pending!(next.poll());
+        next
+    };
+    // More than go in one call.
+    let all: Vec<_> = (0..100).map(|_| next()).collect();
+    thread::sleep(Duration::from_millis(1_200));
+    for next in all {
+        let outcome = next.await.unwrap();
+        assert_eq!((outcome.admitted, outcome.decided_by), (false, DecidedBy::Store));
+    }
+}
+
 /// It would name a time at which the request that was written back is still there.
 #[tokio::test]
 async fn denial_from_before_a_write_back_is_not_repeated() {
