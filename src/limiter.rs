@@ -234,11 +234,10 @@ impl Limiter {
     /// `logs` returns the logs of the request. It is called for each check, so that a policy that was replaced meanwhile
     /// counts. A request of a high cost holds up those of a lower cost behind it.
     ///
-    /// A caller waits for the log that denies it for longest, in the order of arrival of all that wait for
-    /// that log, whatever their other logs are. Those that find room in all of their logs pass it. If another
-    /// log denies it once it is the first there, it waits for that one, where it is again before all that
-    /// arrived later. Meanwhile others may take the places of the first one, so a caller of several busy
-    /// logs that come free at different instants can wait for long: give it a bound.
+    /// A caller waits for the log with the longest wait, in the order of arrival of all that wait for that log, whatever their
+    /// other logs are. Those that find room in all of their logs pass it. If another log denies it once it is the first there,
+    /// it waits for that one, and keeps its place in the order of arrival. Meanwhile others may take the places of the first
+    /// log, so a caller of several busy logs that come free at different instants can wait for long: give it a bound.
     ///
     /// # Errors
     ///

@@ -84,8 +84,8 @@ impl Waiting {
         (check.cost > 0 && policy.quotas() == log.policy.quotas()).then_some(outcome)
     }
 
-    /// Makes an outcome a denial whose waits are those behind all that wait for its logs, in each log by itself: who waits for
-    /// another log may take a place here later, or never.
+    /// Turns the outcome into a denial. In each log its wait counts all that wait there. Callers that wait for another log are
+    /// not counted: they may take a place here later, or never.
     fn deny_behind_all(&self, check: &Check, outcome: &mut Outcome) {
         let queues = self.lock();
         outcome.admitted = false;

@@ -307,8 +307,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Takes note of the server behind the connection, which may be new. Records a loss if it is not the one of before, or has
-    /// not the mark of before.
+    /// Compares the server behind the connection with the last one. Records a loss if its ID or its mark differs.
     fn see(&self, mut server: Server, is_new: bool) {
         let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &*known {
@@ -374,8 +373,8 @@ impl CircuitBreaker {
         self.reported.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reports that there is no connection, also if there never was one: once in a while, for the reason may be another one by
-    /// then, such as a server that does not run yet, and then refuses the password.
+    /// Reports that there is no connection, also if there never was one, every ten seconds at most. The reason may change: first
+    /// the server is down, then it refuses the password.
     fn report_lost(&self, error: &StoreError) {
         let mut reported = self.reported();
         match &mut *reported {

@@ -32,9 +32,8 @@ pub(super) const USUAL_PAUSE: Duration = Duration::from_secs(1);
 /// Each primary has a connection with a circuit breaker of its own, just as a single server has. So a node that fails,
 /// hangs or is slow concerns the keys of its slots alone.
 ///
-/// - One node is asked who has which slot, one that replies. At first, and at most once a second if no known node
-///   replies, the servers are asked that the application has named: all at once, as one node that is wherever the first reply
-///   comes from.
+/// - A connected node says who has which slot. At the start, and at most once a second if no known node replies, all servers
+///   that the application has named are tried at once, and the first to reply is asked.
 /// - A node that has no slots any more was replaced by another one, maybe without its last writes. That is a loss of data.
 ///   It is recorded before a call goes to the other node.
 /// - A server that was named, or has the address of a node, may be one of another Cluster by now. At the address of a node it
@@ -46,7 +45,7 @@ pub(super) const USUAL_PAUSE: Duration = Duration::from_secs(1);
 ///   since they were sent. They do not wait for the look in the background, which may ask a node that hangs.
 /// - Two ask at once. Whose reply comes second finds that `slots` is not what it was, and changes nothing.
 /// - A call has found its node, and another one takes its place. If the old one serves nobody, it refuses the call. If the call
-///   goes to the new one before its logs are reconciled, `RedisStore::accept` finds a failure since the call began, and
+///   goes to the new one before its logs are reconciled, `RedisStore::accept` finds a loss since the check was sent, and
 ///   looks whether the logs of this process have room. Test: `replaced_node_never_over_admits_and_keeps_bans`.
 /// - A node is no longer used while calls wait on it. They keep its connection until they have their replies.
 pub(crate) struct Cluster {

@@ -61,8 +61,8 @@ impl RedisCommands {
     /// Returns the name of the Redis key for what an application keeps about a key: `PREFIX:{=KEY}:NAME`.
     ///
     /// Any bytes of the key are safe there, and a key of more than 128 bytes is hashed. On a Cluster all names
-    /// of a key are in one slot, together with its logs. A `name` of three parts of which the second begins with no
-    /// digit, such as `chat:storm:log`, is none of the store's.
+    /// of a key are in one slot, together with its logs. Use a `name` of
+    /// three parts whose second does not begin with a digit, such as `chat:storm:log`: the store never uses such a name.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -179,6 +179,7 @@ impl Inner {
             let slot = slots[index].unwrap_or_else(|| shard.insert(hash, log, now_us, 0));
             let stored = &mut shard.logs[slot];
             stored.add(log, check.id, now_us, cost);
+            // If this is the local log of a `RedisStore`, Redis does not know the request yet.
             stored.doubted_us = now_us;
             let states = outcome.logs_mut()[index].quotas_mut();
             for (quota, state) in log.policy.quotas().iter().zip(states) {

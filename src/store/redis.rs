@@ -51,7 +51,8 @@ use crate::window::{BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome,
 /// - The clock is that of Redis, in microseconds. The clocks of the processes do not matter.
 /// - A denial is repeated from memory for at most a second, see [`RedisStoreBuilder::deny_cache`].
 /// - A Cluster has no list of all bans: [`Bans::page`](crate::Bans::page) is an error.
-/// - A check whose reply is lost is sent once more under the same identity, and counts once. A cancellation or a
+/// - A check whose reply is lost with its connection is sent once more under the same identity, and counts once. After a
+///   silence the failure policy decides about it. A cancellation or a
 ///   settlement that has begun, and a ban or a lift by [`Bans`](crate::Bans), is finished also if its caller leaves, unless
 ///   its runtime ends.
 /// - Keys of up to 128 bytes are stored in Redis in plain text. Longer ones are hashed, see [`Key`](crate::Key).

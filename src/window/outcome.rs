@@ -132,7 +132,7 @@ impl LogOutcome {
         quotas.max().unwrap_or(0).max(self.ban.remaining_us)
     }
 
-    /// Returns the outcome as it is some time later, if nothing is admitted meanwhile, without the places that become free.
+    /// Returns the outcome with all its times shortened, as some time later. Places that have come free meanwhile are not added.
     pub(crate) fn after(&self, elapsed_us: u64) -> Self {
         let left = |us: u64| us.saturating_sub(elapsed_us);
         let mut later = self.clone();

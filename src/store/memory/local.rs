@@ -13,9 +13,9 @@ use crate::time::micros;
 use crate::window::{BanRecord, Check, Cost, LogId, LogOutcome};
 
 impl MemoryStore {
-    /// Records a request in each of its logs that has room, as admitted at an instant that is not later than now, whatever the
-    /// quotas are. `loss` is the number of losses of data before it was admitted. Returns whether one of the logs has got a
-    /// request that Redis may not know since an instant.
+    /// Records an admission by Redis at `at`, which is not later than now, whatever the quotas are. Skips a new log for which
+    /// there is no room. `loss` is the number of losses of data before it was admitted. Returns whether a log has got a request
+    /// since `since` that Redis may not know.
     pub(in crate::store) fn record(
         &self,
         check: &Check,

@@ -44,8 +44,8 @@ impl RedisStore {
         Ok(reply.ban)
     }
 
-    /// Takes note of a ban that Redis has, as the reply to a call says that was sent at an instant. One that is known here keeps
-    /// its length, of which this is the rest.
+    /// Remembers a ban that a reply has shown. `sent` is when the call was sent. A ban that is known here already keeps its
+    /// original length.
     pub(super) fn see_ban(&self, log: &LogId, ban: &Ban, sent: Instant) {
         let local = &self.0.local;
         let known_us = local.standing_ban(log).map_or(0, |(ban, now_us)| ban.wait_us(now_us));
@@ -58,8 +58,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns each log of which an outcome says how long its key is banned, with that and for how long it is by what is
-    /// known here, unless this is by a later call.
+    /// For each log with a penalty, returns how long the ban lasts by Redis and by what is known here. Leaves out a log of which
+    /// this process knows something newer.
     fn read_bans<'a>(
         &self,
         check: &'a Check,

@@ -1,4 +1,4 @@
-//! Checks of logs in several Cluster slots, one slot after the other.
+//! Checks of several keys on a Cluster, one key after the other.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ fn merge(
 //   that does not pass: too few are admitted for the length of a round trip, never too many. Then the
 //   denials of the earlier logs are forgotten. That of the later one is true. Tests:
 //   `denial_stands_and_its_request_is_rolled_back` and `denial_beside_another_rule_is_remembered`.
-// - Two requests for the same keys each have a place that the other one needs. All processes ask in the order of the keys, so
-//   that one of them comes first. Test: `rollback_waits_for_no_later_node`.
+// - Two requests for the same keys each have a place that the other one needs. All processes that have the same policies ask
+//   in one order, so that one of them comes first. Test: `rollback_waits_for_no_later_node`.
 // - Two logs of distinct values are in several slots, and the later one denies. The value stays in the earlier
 //   one until it has left the window, as if it was seen.
 // - A client hangs up between two keys. The calls run in a task of their own, which finishes what it began, as on one server.
