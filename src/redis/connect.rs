@@ -70,7 +70,9 @@ impl RedisServers {
             if is_replica(&info) {
                 pinged?;
             }
-            let mistake = match (value(&info, "redis_mode"), &self.kind) {
+            // Valkey calls it `server_mode`.
+            let mode = value(&info, "redis_mode").or_else(|| value(&info, "server_mode"));
+            let mistake = match (mode, &self.kind) {
                 (Some("sentinel"), _) => Some("this is a Sentinel: use RedisServers::sentinel"),
                 // Most of its keys are refused, of requests with several nearly all.
                 (Some("cluster"), Kind::One | Kind::Sentinel(_)) => {
