@@ -35,13 +35,26 @@ impl RedisStore {
         only_longer: bool,
     ) -> Result<Ban, StoreError> {
         let length = (micros(duration), micros(duration), 0);
-        let (sent, client) = (Instant::now(), self.0.client.once());
-        let reply = requests::impose(&client, log, length, reason, None, only_longer).await?;
+        let client = self.0.client.once();
+        let generation = || self.0.denials.generations(std::slice::from_ref(log));
+        let (mut sent, mut known) = (Instant::now(), generation());
+        let imposed = requests::impose(&client, log, length, reason, None, only_longer).await?.ban;
+        let mut ban = imposed.clone();
+        // This process may have lifted it since.
+        while generation() != known {
+            (sent, known) = (Instant::now(), generation());
+            match requests::impose(&client, log, (0, 0, 0), "", None, false).await {
+                Ok(reply) => ban = reply.ban,
+                Err(_) => break,
+            }
+        }
         // An admission that is under way must not lift it.
         self.0.denials.forget(std::slice::from_ref(log));
-        // The local ban holds in an outage.
-        self.see_ban(log, &reply.ban, sent);
-        Ok(reply.ban)
+        if !ban.remaining.is_zero() {
+            // The local ban holds in an outage.
+            self.see_ban(log, &ban, sent);
+        }
+        Ok(imposed)
     }
 
     /// Remembers a ban that a reply has shown. `sent` is when the call was sent. A ban that is known here already keeps its

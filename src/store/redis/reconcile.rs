@@ -39,8 +39,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 //   `log_of_a_slot_that_moves_is_written_back`.
 // - A reply from before a loss is read when its log is written already. The admission goes into the journal
 //   by itself. Test: `late_reply_from_before_a_loss_is_written_back`.
-// - This process lifts a ban that is being written. The reply brings it not back. Test:
-//   `ban_that_is_lifted_beside_its_write_stays_lifted`.
+// - This process lifts a ban that is being written or imposed. The reply brings it not back. Tests:
+//   `ban_that_is_lifted_beside_its_write_stays_lifted` and `ban_that_is_lifted_beside_its_imposition_stays_lifted`.
 // - A ban comes to be written while an earlier one of its key is being written. The journal counts, and the ban is written
 //   again. Test: `longer_ban_is_written_after_the_write_of_a_shorter_one`.
 // - Several checks of a log find the same loss. Whoever finds that it was seen finds the log in the journal.

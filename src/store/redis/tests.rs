@@ -449,6 +449,20 @@ async fn longer_ban_is_written_after_the_write_of_a_shorter_one() {
     eventually("the longer one is written", is_written).await;
 }
 
+/// The reply to who imposes it is read after this process has lifted it.
+#[tokio::test]
+async fn ban_that_is_lifted_beside_its_imposition_stays_lifted() {
+    let (server, store) = start().await;
+    let log = penalized("mallory");
+    let looks = server.call_count("hmget").await;
+    let mut imposed = task::spawn(store.impose_once(&log, HOUR, "by hand", false));
+    assert_pending!(imposed.poll());
+    eventually("Redis has it", async || server.call_count("hmget").await > looks).await;
+    assert!(Store::lift(&store, &log).await.unwrap());
+    imposed.await.unwrap();
+    assert!(store.0.local.standing_ban(&log).is_none());
+}
+
 /// The reply to who writes a ban again is read after this process has lifted the ban.
 #[tokio::test]
 async fn ban_that_is_lifted_beside_its_write_stays_lifted() {
