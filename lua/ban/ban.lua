@@ -1,11 +1,12 @@
 --[[
   Imposes a ban on a key, and returns the ban that stands afterwards. Leaves a longer ban as it is.
-  Does not impose a ban that was lifted after it was seen.
+  Does not impose a ban that was lifted after it was seen. One by strikes removes the strikes.
 
   Keys:
     KEYS[1] record (HASH): the ban record: until, level, reason, episode_until, and length, as the ban was
       imposed; 0 for one by strikes
-    KEYS[2] mark (string): when the key's ban was last lifted, as lift.lua leaves it
+    KEYS[2] strikes (ZSET): the strikes
+    KEYS[3] mark (string): when the key's ban was last lifted, as lift.lua leaves it
 
   Arguments:
     ARGV[1] duration_us (microseconds): how long the ban lasts from now; 0 to only look
@@ -23,10 +24,10 @@
       if it was lifted since, 0 otherwise
     REPLY[3] reason (bytes): the reason of the ban that stands; empty if there is none
 
-  Cost: O(1).
+  Cost: O(n), n is the number of strikes.
   TTL: a second more than the time until the ban and its levels are over. It never becomes shorter.
 ]]
-local call, record, mark = redis.call, KEYS[1], KEYS[2]
+local call, record, strikes, mark = redis.call, KEYS[1], KEYS[2], KEYS[3]
 local duration_us, reason, decay_us = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local seen_us, only_longer, length_us = tonumber(ARGV[4]), ARGV[5] == '1', tonumber(ARGV[6])
 local time = call('TIME')
@@ -53,6 +54,9 @@ if duration_us > 0 and wanted_us > until_us and not is_covered then
     level = math.max(0, level - math.floor((now_us - until_us) / decay_us))
   end
   level = math.max(level, tonumber(ARGV[7]))
+  if length_us == 0 then
+    call('DEL', strikes)
+  end
   call('HSET', record, 'until', wanted_us, 'level', level, 'reason', reason, 'length', length_us)
   local ttl_ms = math.ceil((duration_us + level * decay_us) / 1000) + 1000
   if call('PTTL', record) < ttl_ms then

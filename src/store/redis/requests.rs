@@ -324,8 +324,8 @@ pub(super) async fn impose(
 ) -> Result<BanReply, StoreError> {
     let (keys, script) = (&client.keys, &client.scripts.ban);
     let decay_us = log.policy.get_penalty().map_or(0, |penalty| penalty.decay_us());
-    let mut command = script.command(2);
-    command.arg(keys.ban_record(log)).arg(keys.lift_mark(log));
+    let mut command = script.command(3);
+    command.arg(keys.ban_record(log)).arg(keys.strikes(log)).arg(keys.lift_mark(log));
     command.arg(remaining_us).arg(reason).arg(decay_us);
     command.arg(age.map_or(0, |age| micros(age + USUAL_DELAY)));
     command.arg(u8::from(only_longer)).arg(length_us).arg(level);

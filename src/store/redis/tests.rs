@@ -408,6 +408,32 @@ async fn ban_is_written_back_beside_a_policy_without_a_penalty() {
     assert_eq!(server.run::<i64>(&["EXISTS", "tsw:{=mallory}:user:ban"]).await, 1);
 }
 
+/// As those that bring a ban in Redis do.
+#[tokio::test]
+async fn strikes_from_before_a_ban_of_an_outage_do_not_count_after_it() {
+    let (_server, store) = start().await;
+    let quota = Quota::new(1, Duration::from_millis(50));
+    let policy = Policy::new("strict").quota(quota).penalty("2/1h:1s,1h".parse().unwrap());
+    let check = || Check::new([LogId::new(Arc::new(policy.clone()), "mallory")]);
+    let strike = async || {
+        let mut denied = Store::admit(&store, &check()).await.unwrap();
+        while denied.admitted {
+            denied = Store::admit(&store, &check()).await.unwrap();
+        }
+        denied.logs()[0].ban().strike()
+    };
+    assert_eq!(strike().await, Strike::Counted);
+    let is_banned = || store.0.local.standing_ban(&check().logs[0]).is_some();
+    while !is_banned() {
+        store.decide_as_in_an_outage(&check());
+        sleep(Duration::from_millis(10)).await;
+    }
+    store.settled_journal().await;
+    assert!(Store::ban(&store, &check().logs[0]).await.unwrap().is_some());
+    sleep(Duration::from_millis(1_100)).await;
+    assert_eq!(strike().await, Strike::Counted);
+}
+
 /// The requests of a busy key are settled all the time, so a ban that another process has lifted may be known here for long.
 #[tokio::test]
 async fn outcome_that_brings_nothing_new_costs_no_look() {
