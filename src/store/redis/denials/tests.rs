@@ -271,3 +271,15 @@ async fn memory_hides_no_strike() {
     assert_eq!(strikes(Arc::new(store.clone())).await, truth);
     assert!(store.checks() < 1_500, "{} checks", store.checks());
 }
+
+#[tokio::test(start_paused = true)]
+async fn remembered_ban_gets_shorter() {
+    let policy = Policy::new("user").quota(Quota::per_minute(1));
+    let policy = policy.penalty("1/10m:5m".parse().unwrap());
+    let limiter = Limiter::new(policy, Cached::new());
+    assert!(admit(&limiter, "mallory").await);
+    let told = retry_after(&limiter, "mallory").await;
+    let half = Duration::from_millis(500);
+    sleep(half).await;
+    assert_eq!(retry_after(&limiter, "mallory").await, told - half);
+}
