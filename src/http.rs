@@ -1,9 +1,9 @@
 //! The Tower layer: extracts the key of a request, gets a decision from the store, and responds to
 //! requests that are denied.
 
+mod after_response;
 mod body;
 mod config;
-mod counted;
 mod future;
 mod headers;
 mod layer;
@@ -12,9 +12,9 @@ mod rule;
 mod service;
 mod span;
 
+pub use after_response::ResponseEnd;
 pub use body::ResponseBody;
 pub use config::{MissingKey, Muted, OnBan};
-pub use counted::ResponseEnd;
 pub use future::ResponseFuture;
 pub use headers::RateLimitHeaders;
 pub use layer::SlidingWindowLayer;

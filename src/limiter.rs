@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::offenders::TopOffenders;
 use crate::policy::{Policy, PolicyHandle};
 use crate::store::{PendingCheck, Permit, Store, admit_if_open, conclude};
-use crate::waiting::{Bounds, DEFAULT_MAX_WAITERS, WaitError, Waiting, until_admitted};
+use crate::waiting::{Bounds, DEFAULT_MAX_WAITERS, WaitError, WaitQueues, until_admitted};
 use crate::window::{Admitted, Check, DecidedBy, Decision, Explanation, LogCost, LogId, Usage};
 
 /// Limits requests of any kind: messages to a receiver, calls to a partner, jobs.
@@ -44,7 +44,7 @@ pub struct Limiter {
     policy: PolicyHandle,
     store: Arc<dyn Store>,
     on_failure: FailurePolicy,
-    waiting: Arc<Waiting>,
+    waiting: Arc<WaitQueues>,
     max_waiters: usize,
     offenders: Option<TopOffenders>,
     /// Whether a cost that can never pass was already warned of.

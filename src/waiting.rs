@@ -1,4 +1,4 @@
-//! [`Waiting`]: the callers that wait for room in a log.
+//! [`WaitQueues`]: the callers that wait for room in a log.
 
 mod queue;
 #[cfg(all(test, feature = "memory"))]
@@ -47,14 +47,14 @@ type Queues = HashMap<LogId, Queue, RandomState>;
 // - `count` is raised before a waiter is in its first queue and lowered after it has left the last. A
 //   caller that reads 0 has arrived at the same time as a waiter that joins, so neither is earlier.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitQueues {
     count: AtomicUsize,
     tickets: AtomicU64,
     /// Of each log that one waits for.
     queues: Mutex<Queues>,
 }
 
-impl Waiting {
+impl WaitQueues {
     /// Returns the number of a caller in the order of arrival.
     fn ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Ordering::Relaxed)
@@ -154,7 +154,7 @@ impl Drop for WaiterCount<'_> {
 /// A caller in the queue of a log. Dropping it lets the next one go on.
 #[derive(Debug)]
 struct QueuedCaller<'a> {
-    waiting: &'a Waiting,
+    waiting: &'a WaitQueues,
     log: LogId,
     ticket: u64,
     waiter: Arc<Waiter>,

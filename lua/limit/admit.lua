@@ -30,14 +30,14 @@
         budgets (count): how many of the logs are budgets
         for each log:
           cost (places): how many places a request takes in it, unless it is a budget
-          kept_us (microseconds): how long it keeps its entries
+          retention_us (microseconds): how long it keeps its entries
           quotas (count): how many quotas follow
           penalty (count): how many numbers describe the penalty; 0 if there is none
           counts (0 to 3): 0 for requests, 3 for their costs; otherwise an entry that is there takes no place
             again and gets a new timestamp: 1 for requests in flight, 2 for distinct values
           for each quota:
             limit (places): how many the quota allows
-            window_us (microseconds): the length of the window, at most kept_us
+            window_us (microseconds): the length of the window, at most retention_us
           if the policy has a penalty:
             max_strikes (strikes): how many bring a ban; 0 if they are not counted
             within_us (microseconds): how long a strike counts
@@ -79,7 +79,7 @@
     is the time until all have left. After requests that have read or removed 1,000 entries in all, those that
     follow in the call remove from a log of more than 256 entries only as many as they add, and are sent again if
     they would have to read 32 or more of a budget.
-  TTL: a log expires kept_us and a second after its newest entry. Strikes expire within_us and a
+  TTL: a log expires retention_us and a second after its newest entry. Strikes expire within_us and a
     second after the last one, a ban record a second after the ban, its levels and the episode are
     over. None of these becomes shorter.
 ]]
@@ -180,8 +180,8 @@ while key <= #KEYS do
     end
 
     -- Removes what has left a budget.
-    trim = function(k, kept_us)
-      local sum, until_us = sum_between(k, -1, now_us - kept_us)
+    trim = function(k, retention_us)
+      local sum, until_us = sum_between(k, -1, now_us - retention_us)
       local last = format('%d', until_us)
       local removed = try('ZREMRANGEBYSCORE', KEYS[k], '0', last)
       if type(removed) == 'table' and not find(removed.err, 'MISCONF', 1, true) then
@@ -278,7 +278,7 @@ while key <= #KEYS do
     local recorded_us, full_us, newest, refreshed, free
     n, is_late = first, read >= 1000
     for k = key, key + logs - 1 do
-      local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
+      local log, cost, retention_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
       local counts, entries, ttl_ms, error, found_us = shape[at + 4], 0, nil, nil, nil
       if counts == budget then
         value = value + 1
@@ -289,18 +289,18 @@ while key <= #KEYS do
         error = type(entries) == 'table' and entries.err
       end
       if not error and entries > 0 then
-        if (ttl_ms or call('PTTL', log)) > kept_us / 1000 + 1002 then
+        if (ttl_ms or call('PTTL', log)) > retention_us / 1000 + 1002 then
           -- The clock has stepped back. The new entry must not leave before the newest one. A microsecond later, so that
           -- not all leave together.
           newest = newest or {}
           newest[k] = call('ZRANGE', log, -1, -1, 'WITHSCORES')[2] + 1
         end
-        if left_of ~= kept_us then
-          left, left_of = format('%d', now_us - kept_us), kept_us
+        if left_of ~= retention_us then
+          left, left_of = format('%d', now_us - retention_us), retention_us
         end
         if counts == budget then
           if call('ZCOUNT', log, '0', left) > 0 then
-            trim(k, kept_us)
+            trim(k, retention_us)
           end
         elseif entries <= most_expired then
           local expired = try('ZREMRANGEBYSCORE', log, '-inf', left)
@@ -351,8 +351,8 @@ while key <= #KEYS do
           free[n + 1] = true
         end
         if counts == budget then
-          used = window_us == kept_us and sum_of[k] or used_of(k, window_us)
-        elseif entries > 0 and window_us ~= kept_us then
+          used = window_us == retention_us and sum_of[k] or used_of(k, window_us)
+        elseif entries > 0 and window_us ~= retention_us then
           used = call('ZCOUNT', log, format('(%d', now_us - window_us), '+inf')
         end
         local was_cut = is_cut
@@ -469,7 +469,7 @@ while key <= #KEYS do
     at = 8
     if is_added or wants_reset and state >= 0 then
       for k = key, key + logs - 1 do
-        local log, cost, kept_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
+        local log, cost, retention_us, last = KEYS[k], shape[at], shape[at + 1], at + 4 + 2 * shape[at + 2]
         local score, added = now, nil
         if newest and newest[k] and newest[k] > now_us then
           score, expires_of = format('%d', newest[k]), nil
@@ -509,8 +509,8 @@ while key <= #KEYS do
           end
         end
         if is_added and cost > 0 then
-          if expires_of ~= kept_us then
-            expires_ms, expires_of = format('%d', (score + kept_us) / 1000 + 1001), kept_us
+          if expires_of ~= retention_us then
+            expires_ms, expires_of = format('%d', (score + retention_us) / 1000 + 1001), retention_us
           end
           call('PEXPIREAT', log, expires_ms)
         end

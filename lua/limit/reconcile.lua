@@ -13,7 +13,7 @@
     ARGV[2...] these keys, and then:
       delay_us (microseconds): how long the call may have been under way
       for each log:
-        kept_us (microseconds): how long it keeps its entries
+        retention_us (microseconds): how long it keeps its entries
         counts (0 to 3): what it counts, as in admit.lua
         marks (0 or 1): how many marks it has among the keys
         requests (count): how many follow
@@ -59,7 +59,7 @@ local now_ms = math.floor(now_us / 1000)
 
 -- Makes a log agree with the requests from one argument to another. Returns how many of them it had, and how long ago it
 -- was reset.
-local function reconcile(log, mark, kept_us, counts, first, last)
+local function reconcile(log, mark, retention_us, counts, first, last)
   local entries, reset_us = call('ZCARD', log), tonumber(mark and redis.pcall('GET', mark) or nil) or -1
   if reset_us > now_us then
     -- The clock has stepped back: it is unknown which requests are older than the reset. All count.
@@ -76,7 +76,7 @@ local function reconcile(log, mark, kept_us, counts, first, last)
     local entry, places, age_us, origin = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
     local at_us, found = now_us - age_us, call('ZSCORE', log, entry)
     local found_us = tonumber(found or nil)
-    local is_live = found_us and found_us + kept_us > now_us
+    local is_live = found_us and found_us + retention_us > now_us
     if is_live then
       had = had + 1
     end
@@ -84,7 +84,7 @@ local function reconcile(log, mark, kept_us, counts, first, last)
     -- that the call was under way. If Redis had the entry and it is gone, and it may be older than
     -- the reset, then the reset has removed it, and it must not come back.
     local doubt_us = origin == 'redis' and delay_us or 0
-    local is_wanted = tonumber(age_us) < kept_us
+    local is_wanted = tonumber(age_us) < retention_us
       and (reset_us < 0 or at_us - doubt_us >= reset_us) and origin ~= 'kept'
     local is_fixed = not is_wanted or origin ~= 'here' and counts ~= '1' and counts ~= '2'
     if not found_us and not is_wanted then
@@ -129,7 +129,7 @@ local function reconcile(log, mark, kept_us, counts, first, last)
     call('ZADD', log, -1 - sum, struct.pack('>' .. string.rep('d', #windows), unpack(windows)))
   end
   if latest_us > 0 then
-    local expires_ms = math.ceil((latest_us + kept_us) / 1000) + 1000
+    local expires_ms = math.ceil((latest_us + retention_us) / 1000) + 1000
     if now_ms + call('PTTL', log) < expires_ms then
       call('PEXPIREAT', log, expires_ms)
     end
@@ -140,10 +140,10 @@ end
 local numbers, n, errors, key, arg = {}, 0, nil, 1, 3 + more
 while key <= #KEYS do
   local log, mark = KEYS[key], ARGV[arg + 2] == '1' and KEYS[key + 1]
-  local kept_us, counts, first = tonumber(ARGV[arg]), ARGV[arg + 1], arg + 4
+  local retention_us, counts, first = tonumber(ARGV[arg]), ARGV[arg + 1], arg + 4
   arg, key = first + 4 * ARGV[arg + 3], key + 1 + ARGV[arg + 2]
   -- A server without memory refuses the first write of a call. Other logs of the call may need none.
-  local is_done, had, reset_age_us = pcall(reconcile, log, mark, kept_us, counts, first, arg - 1)
+  local is_done, had, reset_age_us = pcall(reconcile, log, mark, retention_us, counts, first, arg - 1)
   if is_done then
     numbers[n + 1], numbers[n + 2] = had, reset_age_us
     n = n + 2

@@ -9,7 +9,7 @@ use http_body_util::Either;
 use http_body_util::combinators::UnsyncBoxBody;
 use pin_project_lite::pin_project;
 
-use super::counted::Counted;
+use super::after_response::AfterResponse;
 
 /// The body of a rejection: a text, or the application's own body.
 pub(super) type RejectionBody = Either<String, UnsyncBoxBody<Bytes, BoxError>>;
@@ -22,14 +22,14 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         // What is left to do when the body of the inner service is over.
-        end: Option<Box<Counted>>,
+        end: Option<Box<AfterResponse>>,
         // If there is no other.
         rejection: RejectionBody,
     }
 }
 
 impl<B> ResponseBody<B> {
-    pub(super) fn inner(body: B, end: Option<Box<Counted>>) -> Self {
+    pub(super) fn inner(body: B, end: Option<Box<AfterResponse>>) -> Self {
         Self { inner: Some(body), end, rejection: Either::Left(String::new()) }
     }
 

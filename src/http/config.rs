@@ -9,7 +9,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use smallvec::SmallVec;
 
-use super::counted::BodyCost;
+use super::after_response::BodyCost;
 use super::headers::RateLimitHeaders;
 use super::rejection::{OnRejection, Rejection};
 use super::rule::Rule;
@@ -19,7 +19,7 @@ use crate::failure::FailurePolicy;
 use crate::key::{Key, KeyError};
 use crate::offenders::TopOffenders;
 use crate::store::{Check, Store};
-use crate::waiting::Waiting;
+use crate::waiting::WaitQueues;
 use crate::window::{Decision, LogId, LogOutcome, Usage};
 
 type Cost = dyn Fn(&Parts) -> u32 + Send + Sync;
@@ -52,7 +52,7 @@ pub(super) struct Config {
     pub(super) max_waiters: usize,
     /// The longest time that is added to a wait in a response.
     pub(super) jitter: Duration,
-    pub(super) waiting: Arc<Waiting>,
+    pub(super) waiting: Arc<WaitQueues>,
     /// Whether a cost that can never pass was already warned of.
     pub(super) cost_reported: Arc<AtomicBool>,
 }

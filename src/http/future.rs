@@ -15,9 +15,9 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 use tower_service::Service;
 
+use super::after_response::AfterResponse;
 use super::body::ResponseBody;
 use super::config::{Config, Muted, OnBan};
-use super::counted::Counted;
 use super::rejection::Rejection;
 use crate::error::StoreError;
 use crate::store::{PendingCheck, Permit, conclude, may_have_counted};
@@ -46,10 +46,10 @@ pin_project! {
         /// The request waits for room. The wait ends with its head.
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         /// The inner service handles the request.
-        Calling { #[pin] response: S::Future, counted: Option<Box<Counted>> },
+        Calling { #[pin] response: S::Future, counted: Option<Box<AfterResponse>> },
         /// The request is cancelled or settled after its response. A client that retries at once then finds the
         /// place free.
-        Settling { settled: Option<(Result<S::Response, S::Error>, Box<Counted>)> },
+        Settling { settled: Option<(Result<S::Response, S::Error>, Box<AfterResponse>)> },
         Rejected { rejection: Rejection, head: Parts, config: Arc<Config> },
         /// What the application provides has panicked, such as an extractor.
         Panicked { panic: Option<Box<dyn Any + Send>> },
@@ -118,7 +118,7 @@ where
         State::Deciding { check, request: Some(self) }
     }
 
-    fn call(mut self, counted: Option<Box<Counted>>) -> State<S, ReqBody> {
+    fn call(mut self, counted: Option<Box<AfterResponse>>) -> State<S, ReqBody> {
         let response = self.inner.call(Request::from_parts(self.head, self.body));
         State::Calling { response, counted }
     }
@@ -161,7 +161,7 @@ where
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied),
             decision => {
                 let (config, head) = (&self.config, &self.head);
-                let counted = Counted::new(config, head, &decision, permit, may_have_counted);
+                let counted = AfterResponse::new(config, head, &decision, permit, may_have_counted);
                 self.head.extensions.insert(decision);
                 self.call(counted)
             }

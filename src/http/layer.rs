@@ -11,9 +11,9 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tower_layer::Layer;
 
+use super::after_response::{BodyCost, ResponseEnd};
 use super::body::{BoxError, RejectionBody};
 use super::config::{Config, MissingKey, OnBan};
-use super::counted::{BodyCost, ResponseEnd};
 use super::headers::RateLimitHeaders;
 use super::rejection::Rejection;
 use super::rule::Rule;

@@ -107,7 +107,7 @@ pub(crate) struct Batch<R: BatchedRequest> {
 }
 
 struct Queue<R: BatchedRequest> {
-    waiting: VecDeque<Waiting<R>>,
+    waiting: VecDeque<QueuedRequest<R>>,
     /// When the last call of a task began, while there is one.
     sending_since: Option<Instant>,
     /// How many tasks there are.
@@ -119,7 +119,7 @@ struct Queue<R: BatchedRequest> {
     going_since: Instant,
 }
 
-struct Waiting<R: BatchedRequest> {
+struct QueuedRequest<R: BatchedRequest> {
     request: R,
     since: Instant,
     caller: Caller<R>,
@@ -183,7 +183,7 @@ impl<R: BatchedRequest> Batch<R> {
             let _ = caller.send(Err(error));
             return;
         }
-        queue.waiting.push_back(Waiting { request, since: now, caller });
+        queue.waiting.push_back(QueuedRequest { request, since: now, caller });
         let is_more = !is_sending || queue.waiting.len().is_multiple_of(MOST);
         if is_gone || is_more && queue.tasks < MOST_CALLS {
             self.start_task(number, queue, now);
@@ -316,7 +316,7 @@ impl<R: BatchedRequest> Batch<R> {
     }
 
     /// Takes the requests of the next call. If there is none, the task is over.
-    fn take(&self, queue: usize) -> Option<Vec<Waiting<R>>> {
+    fn take(&self, queue: usize) -> Option<Vec<QueuedRequest<R>>> {
         let now = Instant::now();
         let mut queue = self.lock(queue);
         let (mut batch, mut places) = (Vec::with_capacity(queue.waiting.len().min(MOST)), 0);
@@ -344,7 +344,7 @@ impl<R: BatchedRequest> Batch<R> {
         queue.sending_since = (!is_over).then_some(now);
         drop(queue);
         // Not under the lock: it wakes the callers.
-        for Waiting { request, since, caller } in late {
+        for QueuedRequest { request, since, caller } in late {
             let _ = caller.send(Err(self.client.waited_too_long(request.log(), since)));
         }
         // Stable: requests for one log stay in their order.

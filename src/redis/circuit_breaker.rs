@@ -143,7 +143,7 @@ impl CircuitBreaker {
     pub(crate) async fn connect(&self) -> Result<(), StoreError> {
         let number = self.state.borrow().number;
         let connection = self.make_connection().await?;
-        self.find(number, connection);
+        self.set_connection(number, connection);
         Ok(())
     }
 
@@ -170,7 +170,7 @@ impl CircuitBreaker {
             read_server(&mut connection, &self.mark).await.map_err(reply::error)
         };
         match self.call(look).await {
-            Ok(server) => self.see(server, false),
+            Ok(server) => self.note_server(server, false),
             // A user of few rights knows of no loss.
             Err(error @ StoreError::Refused { .. }) if !reply::is_not_the_master(&error) => {}
             Err(error) => return Err(error),
@@ -248,7 +248,7 @@ impl CircuitBreaker {
     async fn make_connection(&self) -> Result<Connection, StoreError> {
         let (connection, server) = self.servers.connect(&self.mark).await?;
         // Before the connection is used: whoever uses it knows of a loss.
-        self.see(server, true);
+        self.note_server(server, true);
         Ok(connection)
     }
 
@@ -295,7 +295,7 @@ impl CircuitBreaker {
         failures
     }
 
-    fn find(&self, number: u64, connection: Connection) {
+    fn set_connection(&self, number: u64, connection: Connection) {
         if self.change(number, |state| state.connection = Some(connection)) {
             self.report_found();
         }
@@ -308,7 +308,7 @@ impl CircuitBreaker {
     }
 
     /// Compares the server behind the connection with the last one. Records a loss if its ID or its mark differs.
-    fn see(&self, mut server: Server, is_new: bool) {
+    fn note_server(&self, mut server: Server, is_new: bool) {
         let mut known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = &*known {
             // One that does not tell counts as another one.
@@ -408,7 +408,7 @@ async fn connect_in_background(breaker: Weak<CircuitBreaker>, number: u64) {
         }
         let Some(breaker) = breaker.upgrade() else { return };
         match breaker.make_connection().await {
-            Ok(connection) => return breaker.find(number, connection),
+            Ok(connection) => return breaker.set_connection(number, connection),
             Err(error) => breaker.fail(number, &error),
         }
     }

@@ -22,7 +22,7 @@ struct Record {
     /// When the last one was.
     lost_at: Option<Instant>,
     /// How many connections are lost.
-    lost: usize,
+    lost_connections: usize,
     /// Whether it was reported last that there is a connection.
     is_available: bool,
 }
@@ -38,7 +38,7 @@ impl Health {
     /// Takes note that there is no connection to a server, until the result is dropped.
     pub(super) fn lose_connection(&self) -> LostConnection {
         let mut record = self.record();
-        record.lost += 1;
+        record.lost_connections += 1;
         record.is_available = false;
         LostConnection(self.clone())
     }
@@ -46,7 +46,7 @@ impl Health {
     /// Reports that Redis is there again if no connection is lost any more.
     pub(super) fn find_connection(&self) {
         let mut record = self.record();
-        if record.lost == 0 && !std::mem::replace(&mut record.is_available, true) {
+        if record.lost_connections == 0 && !std::mem::replace(&mut record.is_available, true) {
             drop(record);
             telemetry::store_found();
         }
@@ -72,6 +72,6 @@ pub(super) struct LostConnection(Health);
 
 impl Drop for LostConnection {
     fn drop(&mut self) {
-        self.0.record().lost -= 1;
+        self.0.record().lost_connections -= 1;
     }
 }

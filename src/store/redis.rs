@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 pub use self::builder::RedisStoreBuilder;
 use self::denials::Denials;
-use self::journal::{Journal, Origin, Request};
+use self::journal::{Journal, Origin, RequestState};
 use self::requests::{CheckReply, CheckRequest, Mode, ReconcileRequest};
 use super::{Ban, BanPage, Store, StoreFuture, to_the_end};
 use crate::MemoryStore;
@@ -303,12 +303,12 @@ impl RedisStore {
         self.0.client.watch_data();
         match self.is_split(&check) {
             true => to_the_end(self.clone().decide_in_turn(check)).await,
-            false => self.decide_at_once(check).await,
+            false => self.decide_on_one_server(check).await,
         }
     }
 
     /// Decides on a request whose logs are on one server.
-    async fn decide_at_once(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+    async fn decide_on_one_server(&self, check: Arc<Check>) -> Result<Outcome, StoreError> {
         match self.ask(&check).await {
             Ok((sent, outcome)) => self.accept(&check, &sent, outcome),
             Err(error) => self.decide_without_redis(&check, error),
@@ -316,7 +316,7 @@ impl RedisStore {
     }
 
     /// Looks at a check whose logs are on one server.
-    async fn peek_at_once(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
+    async fn peek_on_one_server(&self, check: &Arc<Check>) -> Result<Outcome, StoreError> {
         let look = async || {
             self.ensure_reconciled(check).await?;
             self.check_once(check.clone(), Mode::Peek).await
@@ -332,7 +332,7 @@ impl RedisStore {
         // A new request has no entry in flight yet.
         let mut new = check.clone();
         new.id = Uuid::nil();
-        let peeked = self.peek_at_once(&Arc::new(new)).await?;
+        let peeked = self.peek_on_one_server(&Arc::new(new)).await?;
         requests::explain(&self.0.client, check, &peeked).await
     }
 
@@ -361,13 +361,13 @@ impl RedisStore {
         // Whoever has a connection knows of the losses before it.
         self.0.client.connected(&check.logs).await?;
         let losses = self.0.health.losses();
-        self.find_losses(check, losses);
+        self.mark_lost_logs(check, losses);
         self.reconcile(&check.logs).await.map(|()| losses)
     }
 
     /// Makes the logs of a check wait for their reconciliation, if Redis has lost data since they were last
     /// known to be there, or does not know a ban.
-    fn find_losses(&self, check: &Check, losses: u64) {
+    fn mark_lost_logs(&self, check: &Check, losses: u64) {
         let Inner { local, journal, health, .. } = &*self.0;
         let since_loss = health.since_loss();
         for log in &check.logs {
@@ -476,7 +476,7 @@ impl RedisStore {
         let now = Instant::now();
         let send = |(log, initial): (&LogId, u32)| {
             let places = log.settled_cost(cost)?;
-            let request = Request { initial, places, at: now, origin: Origin::Kept };
+            let request = RequestState { initial, places, at: now, origin: Origin::Kept };
             let request = ReconcileRequest::new(log, vec![(check.id, request)]);
             Some(self.0.reconciles.send(request, now))
         };

@@ -26,7 +26,7 @@ async fn later_waiter_bounds_no_earlier_caller() {
     let deadline = Instant::now() + Duration::from_secs(55);
     let waiter = |cost, deadline| Waiter::new(cost, log().policy, deadline);
     for joins_first in [false, true] {
-        let waiting = Waiting::default();
+        let waiting = WaitQueues::default();
         let [early, between, late] = [(); 3].map(|()| waiting.ticket());
         let join_late = || waiting.join(log(), late, waiter(4, None), in_60_s.clone());
         let joined = (!joins_first).then(join_late);
@@ -42,7 +42,7 @@ async fn later_waiter_bounds_no_earlier_caller() {
 
 #[tokio::test(start_paused = true)]
 async fn who_only_looks_at_a_log_makes_no_wait_longer() {
-    let (store, waiting) = (MemoryStore::new(), Waiting::default());
+    let (store, waiting) = (MemoryStore::new(), WaitQueues::default());
     let log = LogId::new(Arc::new(Policy::from(Quota::per_minute(1))), 1_u64);
     let check = Check::new([log.clone()]);
     assert!(store.admit(&check).await.unwrap().admitted);
@@ -57,7 +57,7 @@ async fn who_only_looks_at_a_log_makes_no_wait_longer() {
 /// There is room, for those that wait.
 #[tokio::test(start_paused = true)]
 async fn denial_behind_others_is_by_the_log_that_they_wait_for() {
-    let waiting = Waiting::default();
+    let waiting = WaitQueues::default();
     let policy = |name| Arc::new(Policy::new(name).quota(Quota::per_minute(9)));
     let logs = ["free", "waited-for"].map(|name| LogId::new(policy(name), 1_u64));
     let waiter = Waiter::new(1, logs[1].policy.clone(), None);
@@ -76,7 +76,7 @@ async fn denial_behind_others_is_by_the_log_that_they_wait_for() {
 async fn nothing_stays_when_all_waits_have_ended() {
     for round in 0..3_u64 {
         let policy = Policy::from(Quota::new(3, Duration::from_millis(20))).budget();
-        let (policy, waiting) = (Arc::new(policy), Arc::new(Waiting::default()));
+        let (policy, waiting) = (Arc::new(policy), Arc::new(WaitQueues::default()));
         let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
         let mut tasks = JoinSet::new();
         for number in 0..300_u64 {

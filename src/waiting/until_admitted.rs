@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::queue::{Turn, Waiter};
-use super::{WaitError, Waiting};
+use super::{WaitError, WaitQueues};
 use crate::error::StoreError;
 use crate::policy::Counts;
 use crate::store::{PendingCheck, Store, conclude, report};
@@ -79,7 +79,7 @@ impl From<NotAdmitted> for WaitError {
 /// `again` makes each check after the first, or says why there is none. If the future is dropped, the request
 /// is not counted.
 pub(crate) async fn until_admitted<S>(
-    waiting: &Waiting,
+    waiting: &WaitQueues,
     store: &Arc<dyn Store>,
     check: Check,
     again: impl Fn() -> Result<Check, S>,
@@ -95,7 +95,7 @@ pub(crate) async fn until_admitted<S>(
 }
 
 async fn wait_in_order<S>(
-    waiting: &Waiting,
+    waiting: &WaitQueues,
     store: &Arc<dyn Store>,
     mut check: Check,
     again: impl Fn() -> Result<Check, S>,
@@ -216,7 +216,7 @@ fn ensure_cost_fits<S>(check: &Check) -> Result<(), NotAdmitted<S>> {
 /// Looks at the logs of a request that would wait behind others for one of them. It is denied at once if a key
 /// is banned, or if a log is full for longer than it may wait.
 async fn peek_before_waiting<S>(
-    waiting: &Waiting,
+    waiting: &WaitQueues,
     store: &Arc<dyn Store>,
     check: &Check,
     deadline: Option<Instant>,
@@ -239,7 +239,7 @@ async fn peek_before_waiting<S>(
 
 /// Ends a wait behind others.
 async fn give_up<S>(
-    waiting: &Waiting,
+    waiting: &WaitQueues,
     store: &Arc<dyn Store>,
     check: Check,
 ) -> Result<Admitted, NotAdmitted<S>> {
@@ -253,7 +253,7 @@ async fn give_up<S>(
 /// Denies and reports a request behind others that wait for its logs, without a check that would overtake them. Its other
 /// logs may be full for longer, or it may have another plan than they, which only the store knows.
 pub(crate) async fn deny_behind(
-    waiting: &Waiting,
+    waiting: &WaitQueues,
     store: &Arc<dyn Store>,
     check: Check,
 ) -> Result<Decision, StoreError> {

@@ -15,7 +15,7 @@ async fn breaker(server: &Redis, response_timeout: Duration) -> (Arc<CircuitBrea
 async fn call_ends_with_its_connection() {
     let server = Redis::start().await;
     let (breaker, connection) = breaker(&server, Duration::from_secs(600)).await;
-    breaker.find(0, connection);
+    breaker.set_connection(0, connection);
     let call = breaker.call(async |_| std::future::pending::<Result<(), _>>().await);
     let give_up = async { breaker.record_result::<()>(0, &Err(StoreError::Timeout)) };
     let both = async { tokio::join!(call, give_up).0 };
@@ -113,6 +113,6 @@ async fn replica_is_another_server_and_a_master_without_replicas_is_not() {
     }
     let servers = RedisServers::one(replica.url()).unwrap();
     let (_, server) = servers.connect("mark").await.unwrap();
-    breaker.see(server, true);
+    breaker.note_server(server, true);
     assert_eq!(breaker.health.losses(), 1);
 }

@@ -96,11 +96,11 @@ impl RedisStore {
             } else if is_gone {
                 self.decide_without_redis(part, StoreError::Unavailable)
             } else if denied_by.is_some() {
-                self.peek_at_once(part).await
+                self.peek_on_one_server(part).await
             } else if only_looks {
                 self.look_for_denial(part).await
             } else {
-                self.decide_at_once(part.clone()).await
+                self.decide_on_one_server(part.clone()).await
             };
             if !only_looks && !decided.as_ref().is_ok_and(|outcome| outcome.admitted) {
                 let _ = decided.as_ref().inspect_err(|error| self.cancel_if_counted(part, error));
@@ -138,11 +138,11 @@ impl RedisStore {
     /// Looks at a part of a request on which the failure policy decides, unless it is denied here. Then Redis is asked, so
     /// that the denial is a strike and is remembered.
     async fn look_for_denial(&self, part: &Arc<Check>) -> Result<Outcome, StoreError> {
-        let looked = self.peek_at_once(part).await?;
+        let looked = self.peek_on_one_server(part).await?;
         if looked.admitted {
             return Ok(looked);
         }
-        let asked = self.decide_at_once(part.clone()).await;
+        let asked = self.decide_on_one_server(part.clone()).await;
         match &asked {
             Ok(outcome) if outcome.admitted => drop(self.settle(part, 0).await),
             Ok(_) => {}
@@ -156,7 +156,7 @@ impl RedisStore {
         let parts = self.split(&check);
         let (mut outcomes, mut decided_by) = (Vec::with_capacity(parts.len()), DecidedBy::Store);
         for part in &parts {
-            let mut outcome = match self.peek_at_once(part).await {
+            let mut outcome = match self.peek_on_one_server(part).await {
                 Err(error) if error.is_outage() => {
                     decided_by = DecidedBy::LocalLog;
                     self.0.local.decide(&*share(part, &error)?, false)?

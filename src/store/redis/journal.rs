@@ -17,7 +17,7 @@ use crate::window::{Check, Cost, LogId};
 
 /// What a process knows of a request in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
+pub(super) struct RequestState {
     /// How many places it took when it was admitted.
     pub(super) initial: u32,
     /// How many places it takes. 0 if it was cancelled, or refused although Redis may have counted it.
@@ -27,7 +27,7 @@ pub(super) struct Request {
     pub(super) origin: Origin,
 }
 
-impl Request {
+impl RequestState {
     /// Returns how much room it takes. What Redis has admitted has its room in the local log.
     fn room(&self) -> usize {
         usize::from(self.origin != Origin::Redis)
@@ -77,7 +77,7 @@ pub(super) type WriteResult = Option<Result<(), StoreError>>;
 /// What Redis does not know of a log.
 #[derive(Default)]
 struct Unwritten {
-    requests: HashMap<Uuid, Request, RandomState>,
+    requests: HashMap<Uuid, RequestState, RandomState>,
     /// How often it was noted that the ban of the key is to be written, and when it is over.
     bans: u32,
     banned_until: Option<Instant>,
@@ -90,7 +90,7 @@ struct Unwritten {
 /// The right to write to one log, and what to write.
 pub(super) struct Writer {
     pub(super) log: LogId,
-    pub(super) requests: Vec<(Uuid, Request)>,
+    pub(super) requests: Vec<(Uuid, RequestState)>,
     pub(super) bans: u32,
     losses: u32,
     pub(super) result: watch::Sender<WriteResult>,
@@ -200,7 +200,7 @@ impl State {
     pub(super) fn admit(&mut self, check: &Check, at: Instant, origin: Origin) {
         for (log, places) in check.costs().filter(|(_, places)| *places > 0) {
             let id = log.entry_id(check.id);
-            let request = Request { initial: places, places, at, origin };
+            let request = RequestState { initial: places, places, at, origin };
             let known = self.logs.get(log).and_then(|it| it.requests.get(&id));
             // An older admission must not shorten how long a value is kept.
             if !log.policy.refreshes() || known.is_none_or(|known| known.at <= at) {
@@ -224,19 +224,19 @@ impl State {
             let request = match earlier {
                 // A cancelled request has no place left to settle.
                 Some(earlier) if earlier.places == 0 => continue,
-                Some(earlier) => Request { places, ..*earlier },
-                None => Request { initial, places, at: now, origin: Origin::Kept },
+                Some(earlier) => RequestState { places, ..*earlier },
+                None => RequestState { initial, places, at: now, origin: Origin::Kept },
             };
             self.set(log, check.id, request);
         }
         Ok(())
     }
 
-    fn set(&mut self, log: &LogId, id: Uuid, request: Request) {
+    fn set(&mut self, log: &LogId, id: Uuid, request: RequestState) {
         let unwritten = self.logs.entry(log.clone()).or_default();
         let before = unwritten.requests.insert(id, request);
         self.room += request.room();
-        self.room -= before.as_ref().map_or(0, Request::room);
+        self.room -= before.as_ref().map_or(0, RequestState::room);
     }
 
     /// Takes note of a ban that Redis may not have, and how long it still lasts.
@@ -258,7 +258,7 @@ impl State {
         unwritten.requests.reserve(known.len());
         for (id, cost, at) in known {
             let request =
-                Request { initial: cost.initial, places: cost.now, at, origin: Origin::Redis };
+                RequestState { initial: cost.initial, places: cost.now, at, origin: Origin::Redis };
             let noted = unwritten.requests.entry(id).or_insert(request);
             // What is noted already is more exact, unless it expects that Redis has the request.
             if noted.origin == Origin::Kept {
@@ -271,7 +271,7 @@ impl State {
     pub(super) fn forget(&mut self, log: &LogId) {
         if let Some(unwritten) = self.logs.get_mut(log) {
             let requests = std::mem::take(&mut unwritten.requests);
-            self.room -= requests.values().map(Request::room).sum::<usize>();
+            self.room -= requests.values().map(RequestState::room).sum::<usize>();
         }
         self.drop_if_empty(log);
     }
@@ -369,7 +369,7 @@ impl Unwritten {
             (self.bans, self.banned_until) = (0, None);
         }
         let is_expired =
-            |it: &Request| now.saturating_duration_since(it.at) >= log.policy.retention();
+            |it: &RequestState| now.saturating_duration_since(it.at) >= log.policy.retention();
         let mut room = 0;
         loop {
             let first = self.requests.iter().take(most).filter(|(_, it)| is_expired(it));

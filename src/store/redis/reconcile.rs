@@ -60,7 +60,7 @@ impl RedisStore {
         self.ensure_task();
         let end = Instant::now() + LONGEST_WAIT;
         for log in logs {
-            while let Some(mut result) = self.write(log) {
+            while let Some(mut result) = self.start_write(log) {
                 match timeout_at(end, result.wait_for(Option::is_some)).await {
                     Ok(Ok(result)) => result.clone().unwrap_or(Ok(()))?,
                     // It takes too long, or the runtime of the writer has ended.
@@ -73,11 +73,11 @@ impl RedisStore {
 
     /// Starts a write of a log in a task of its own, unless there is one. Returns where its result will be, or `None` if
     /// there is nothing to write.
-    fn write(&self, log: &LogId) -> Option<watch::Receiver<WriteResult>> {
+    fn start_write(&self, log: &LogId) -> Option<watch::Receiver<WriteResult>> {
         let claim = self.0.journal.with(|state| state.claim(log, MOST_PLACES, Instant::now()));
         let (result, writer) = claim?;
         if let Some(writer) = writer {
-            tokio::spawn(self.clone().run(writer));
+            tokio::spawn(self.clone().run_writer(writer));
         }
         Some(result)
     }
@@ -112,7 +112,7 @@ impl RedisStore {
             }
             let took = began.elapsed();
             // A server that is gone, is slow or refuses what it is told delays no other one.
-            let write = |logs: &Arc<Vec<LogId>>| self.clone().write_to_one(logs.clone(), first);
+            let write = |logs: &Arc<Vec<LogId>>| self.clone().write_to_server(logs.clone(), first);
             let mut writes: JoinSet<_> = logs_of.values().map(write).collect();
             let mut has_failed = false;
             while let Some(written) = writes.join_next().await {
@@ -135,13 +135,13 @@ impl RedisStore {
     }
 
     /// Writes the logs of one server, from one of them on, and returns whether it has taken them.
-    async fn write_to_one(self, logs: Arc<Vec<LogId>>, first: usize) -> bool {
+    async fn write_to_server(self, logs: Arc<Vec<LogId>>, first: usize) -> bool {
         let began = Instant::now();
         // Those that it can't use delay the others: the next round begins with other ones.
         let (later, sooner) = logs.split_at(first % logs.len());
         let logs: Vec<_> = sooner.iter().chain(later).collect();
         for logs in logs.chunks(MOST_LOGS) {
-            let writes: Vec<_> = logs.iter().filter_map(|log| self.write(log)).collect();
+            let writes: Vec<_> = logs.iter().filter_map(|log| self.start_write(log)).collect();
             let (mut written, all) = (0, writes.len());
             for mut write in writes {
                 let result = write.wait_for(Option::is_some).await;
@@ -158,7 +158,7 @@ impl RedisStore {
         true
     }
 
-    pub(super) async fn run(self, writer: Writer) {
+    pub(super) async fn run_writer(self, writer: Writer) {
         if self.0.journal.with(|state| state.is_of(&writer)) {
             let result = self.write_to_redis(&writer).await;
             self.0.journal.with(|state| state.finish(&writer, result));

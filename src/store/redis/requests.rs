@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::journal::{Origin, Request};
+use super::journal::{Origin, RequestState};
 use crate::error::StoreError;
 use crate::policy::{Counts, Penalty};
 use crate::redis::{
@@ -219,7 +219,7 @@ impl BatchedRequest for CheckRequest {
 /// A request to `reconcile.lua`: what this process knows of a log.
 pub(super) struct ReconcileRequest {
     pub(super) log: LogId,
-    pub(super) requests: Vec<(Uuid, Request)>,
+    pub(super) requests: Vec<(Uuid, RequestState)>,
     /// How long a call may be under way.
     pub(super) longest_delay: Duration,
 }
@@ -233,7 +233,7 @@ pub(super) struct Reconciled {
 }
 
 impl ReconcileRequest {
-    pub(super) fn new(log: &LogId, requests: Vec<(Uuid, Request)>) -> Self {
+    pub(super) fn new(log: &LogId, requests: Vec<(Uuid, RequestState)>) -> Self {
         Self { log: log.clone(), requests, longest_delay: USUAL_DELAY }
     }
 
@@ -279,7 +279,7 @@ impl BatchedRequest for ReconcileRequest {
             command.arg(request.log.policy.retention_us());
             command.arg(counts_number(&request.log)).arg(u8::from(request.has_mark()));
             command.arg(request.requests.len());
-            for (id, Request { initial, places, at, origin }) in &request.requests {
+            for (id, RequestState { initial, places, at, origin }) in &request.requests {
                 let age_us = micros(now.saturating_duration_since(*at));
                 command.arg(&entry(&request.log, *id, *initial)[..]).arg(places).arg(age_us);
                 command.arg(match origin {

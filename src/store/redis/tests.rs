@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_test::{assert_pending, task};
 use uuid::Uuid;
 
-use super::journal::{Origin, Request, State, Writer};
+use super::journal::{Origin, RequestState, State, Writer};
 use super::*;
 use crate::quota::Quota;
 use crate::redis::{BatchedRequest, Scripts};
@@ -463,7 +463,7 @@ async fn longer_ban_is_written_after_the_write_of_a_shorter_one() {
     let shorter_us: u64 = server.run(&until).await;
     store.0.journal.with(|state| state.ban(&log, HOUR));
     let writer = claim(&store, &log);
-    let mut write = task::spawn(store.clone().run(writer));
+    let mut write = task::spawn(store.clone().run_writer(writer));
     assert_pending!(write.poll());
     let (sent, remaining) = (Instant::now(), HOUR);
     store.0.health.record_loss();
@@ -498,7 +498,7 @@ async fn ban_that_is_lifted_beside_its_write_stays_lifted() {
     Store::impose(&store, &log, hour, "by hand", false).await.unwrap();
     store.0.journal.with(|state| state.ban(&log, hour));
     let looks = server.call_count("hmget").await;
-    let mut write = task::spawn(store.clone().run(claim(&store, &log)));
+    let mut write = task::spawn(store.clone().run_writer(claim(&store, &log)));
     assert_pending!(write.poll());
     eventually("Redis has it", async || server.call_count("hmget").await > looks).await;
     assert!(Store::lift(&store, &log).await.unwrap());
@@ -530,7 +530,7 @@ async fn ban_that_is_lost_before_its_reply_is_read_is_written_again() {
         let mut reply = task::spawn(async {
             match how {
                 "meets" => assert!(!store.admit_one(&Check::new([log.clone()])).await),
-                "writes" => store.clone().run(claim(&store, &log)).await,
+                "writes" => store.clone().run_writer(claim(&store, &log)).await,
                 _ => impose(&store).await,
             }
         });
@@ -773,7 +773,7 @@ async fn full_redis_makes_a_cancellation_beside_another_log() {
     server.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     let request = |key: &str, id, places, origin| ReconcileRequest {
         log: log(key),
-        requests: vec![(id, Request { initial: 1, places, at: Instant::now(), origin })],
+        requests: vec![(id, RequestState { initial: 1, places, at: Instant::now(), origin })],
         longest_delay: Duration::ZERO,
     };
     let requests = [
@@ -880,7 +880,7 @@ async fn reconciliation_leaves_what_is_known() {
     let ids: Vec<Uuid> = (1..9).map(Uuid::from_u128).collect();
     let reconcile = async |id, places, age, origin, longest_delay| {
         let at = Instant::now() - age;
-        let requests = vec![(id, Request { initial: 1, places, at, origin })];
+        let requests = vec![(id, RequestState { initial: 1, places, at, origin })];
         let request = ReconcileRequest { log: log.clone(), requests, longest_delay };
         store.0.reconciles.send(request, Instant::now()).await.unwrap();
     };

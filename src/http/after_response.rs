@@ -1,4 +1,4 @@
-//! [`Counted`]: what is left to do for a request when the inner service has handled it.
+//! [`AfterResponse`]: what is left to do for a request when the inner service has handled it.
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -29,7 +29,7 @@ use crate::window::{DecidedBy, Decision, LogId, Usage};
 ///
 /// If it is dropped before there is a response, the request stays counted, because the inner service was called. If it is
 /// dropped later, the body is over.
-pub(super) struct Counted {
+pub(super) struct AfterResponse {
     config: Arc<Config>,
     version: Version,
     /// A server sends no body in response to HEAD, and drops that of the service unread.
@@ -65,7 +65,7 @@ pub(super) struct BodyCost {
     pub(super) cost: Arc<dyn Fn(ResponseEnd<'_>) -> Option<u32> + Send + Sync>,
 }
 
-impl Counted {
+impl AfterResponse {
     /// Returns what is left to do for a request that goes on, if anything is. `may_be_counted` says whether the store may have
     /// counted it, such as one that the failure policy has admitted.
     pub(super) fn new(
@@ -218,7 +218,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for AfterResponse {
     fn drop(&mut self) {
         if self.has_response {
             self.end();
