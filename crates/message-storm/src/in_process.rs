@@ -15,7 +15,7 @@ const KEPT_AFTER_QUIET_US: u64 = 24 * 3600 * 1_000_000;
 /// The shortest time between two sweeps, which go through all groups.
 const BETWEEN_SWEEPS_US: u64 = 100_000;
 /// A group keeps the memory for three times as many messages.
-const FEW_MESSAGES: usize = 16;
+const FEW_MESSAGES: usize = 2;
 /// As how many messages a group counts.
 const GROUP: usize = 2;
 
@@ -201,5 +201,25 @@ mod tests {
         group.expire(1_989, 1_000);
         assert_eq!(group.entries.len(), 10);
         assert!(group.entries.capacity() < 50 && group.ids.capacity() < 50);
+    }
+
+    /// A million of what is counted take 500 MB, as `StormDetector::capacity` says, also in groups that had more messages.
+    #[test]
+    fn a_group_takes_no_more_than_it_counts_for() {
+        for before in 1..100_u32 {
+            for left in 1..=before {
+                let mut group = Group::default();
+                let start = |id: u32| if id < before - left { 0 } else { 500 };
+                (0..before).for_each(|id| group.add(start(id), &Key::from(id), 1_000));
+                group.expire(1_000, 1_000);
+                assert_eq!(group.entries.len(), left as usize);
+                let entries = group.entries.capacity() * size_of::<(u64, Key)>();
+                // Of a table a seventh more, and a byte for each.
+                let ids = group.ids.capacity() * 8 / 7 * (size_of::<Key>() + 1);
+                let bytes = size_of::<(Key, Group)>() * 2 + entries + ids;
+                let counts = GROUP + left as usize;
+                assert!(bytes <= 500 * counts, "{left} of {before} messages: {bytes}");
+            }
+        }
     }
 }
