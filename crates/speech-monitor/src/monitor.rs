@@ -214,9 +214,13 @@ impl SpeechMonitor {
     /// Of several calls that impose the mute of one rule, Redis lets one impose it: the others find a ban that was
     /// imposed for as long. A call whose reply is lost may be that one. Then the reason of the ban, which has the
     /// identity of the message, tells so. If the mute was lifted meanwhile there is no ban, and nothing is imposed again.
-    async fn impose(&self, mute: NewMute) -> Result<Ban, StoreError> {
+    async fn impose(&self, mut mute: NewMute) -> Result<Ban, StoreError> {
         let (this, imposing) = (self.clone(), self.imposing.subscribe());
         let imposed = async move {
+            if !mute.only_longer {
+                // Nobody has looked yet. Without it a mute whose reply is lost is reported as a new one.
+                mute.muted = this.muted(&mute.sender).await.unwrap_or_default();
+            }
             let NewMute { sender, length, reason, .. } = &mute;
             let imposed = match mute.only_longer {
                 true => this.bans.impose_if_longer(sender.clone(), *length, reason).await,

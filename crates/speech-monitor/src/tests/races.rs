@@ -160,10 +160,13 @@ async fn a_lost_reply_does_not_undo_an_unmute() {
 #[tokio::test]
 async fn manual_mute_whose_reply_is_lost_is_reported() {
     let two = Two::start(&["events 3/1h mute 2h"]).await;
-    two.proxy.drop_replies_to("a manual mute", 1);
-    two.far.mute("alice", HOUR).await.unwrap_err();
-    two.far.settled().await;
-    assert_eq!(two.events(), [(3600, false)]);
+    for (hours, lengthens) in [(1, false), (2, true)] {
+        two.proxy.drop_replies_to("a manual mute", 1);
+        two.far.mute("alice", hours * HOUR).await.unwrap_err();
+        two.far.settled().await;
+        assert_eq!(two.events(), [(u64::from(hours) * 3600, lengthens)]);
+        two.audit.take();
+    }
 }
 
 #[tokio::test]
