@@ -69,7 +69,7 @@ impl StormDetector {
     /// Sets how many messages of all groups are kept in process, where a group counts as two messages more.
     /// Defaults to 1,000,000. It changes nothing on Redis.
     ///
-    /// A group takes up to 1 kB, and each of its messages 115 to 400 bytes, or 650 if its id is longer
+    /// A group takes up to 1 kB, and each of its messages 115 to 460 bytes, or 650 if its id is longer
     /// than 40 bytes. So the default is at most 500 MB, or 650 MB with long ids.
     ///
     /// If there is no room, groups that have expired are dropped, and so are messages that have left the

@@ -124,7 +124,8 @@ impl SpeechMonitor {
     ///
     /// The hook is called once when a mute is imposed, and once each time it is lengthened, in the
     /// process that checked the message. It runs before the decision is returned and should not block.
-    /// If it panics, the mute stands, and the check, or [`SpeechMonitor::mute`], ends with an error on a runtime.
+    /// If it panics, the mute stands, and the check, or [`SpeechMonitor::mute`], ends with an error on a runtime. A check whose
+    /// sender was muted already is still decided.
     ///
     /// If a reply of the store is lost, or the caller drops the future, a background task queries the
     /// store until it replies or the mute is over, and calls the hook. The hook is not called if the
