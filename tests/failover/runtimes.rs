@@ -59,13 +59,11 @@ fn permit_of_an_ended_runtime_is_dropped_without_a_panic() {
             drop(limiter.acquire("bob", Duration::ZERO).await.unwrap());
         });
         let dropped = thread::spawn(move || {
-            let mut permit = Some(permit);
-            if how == "as the thread ends" {
-                // Before the thread has had a runtime: what a thread had first, it drops last.
-                PERMIT.set(permit.take());
-            }
             let _entered = (how != "outside").then(|| handle.enter());
-            drop(permit);
+            match how {
+                "as the thread ends" => PERMIT.set(Some(permit)),
+                _ => drop(permit),
+            }
         });
         assert!(dropped.join().is_ok(), "a permit panics when it is dropped {how}");
     }
