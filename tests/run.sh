@@ -31,7 +31,7 @@ case " ${*:---keep-going} " in
 esac
 
 # Most tests wait for a server, a window or an outage rather than compute.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((4 * $(getconf _NPROCESSORS_ONLN)))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((2 * $(getconf _NPROCESSORS_ONLN)))}
 
 all=(--workspace --exclude bench-peers --features seckill/metrics)
 case "${1:-}" in
