@@ -64,25 +64,25 @@ impl<B: Body<Data = Bytes>> Body for ResponseBody<B> {
             // It ends at an error, because the response has the error type of the inner service.
             return Pin::new(this.rejection).poll_frame(cx).map(|frame| frame?.ok().map(Ok));
         };
-        let Some(counted) = end else { return body.poll_frame(cx) };
-        if !counted.is_complete {
+        let Some(after) = end else { return body.poll_frame(cx) };
+        if !after.is_complete {
             let frame = ready!(body.as_mut().poll_frame(cx));
             match &frame {
-                Some(Ok(frame)) => counted.see(frame, body.is_end_stream()),
+                Some(Ok(frame)) => after.see(frame, body.is_end_stream()),
                 Some(Err(_)) => {
                     *end = None;
                     return Poll::Ready(frame);
                 }
-                None => counted.is_complete = true,
+                None => after.is_complete = true,
             }
-            if !counted.is_complete {
+            if !after.is_complete {
                 return Poll::Ready(frame);
             }
-            counted.last = frame.and_then(Result::ok);
-            counted.end();
+            after.last = frame.and_then(Result::ok);
+            after.end();
         }
-        ready!(counted.poll_done(cx));
-        let last = counted.last.take();
+        ready!(after.poll_done(cx));
+        let last = after.last.take();
         *end = None;
         Poll::Ready(last.map(Ok))
     }

@@ -46,7 +46,7 @@ pin_project! {
         /// The request waits for room. The wait ends with its head.
         Waiting { wait: Wait, rest: Option<(S, ReqBody, Arc<Config>)> },
         /// The inner service handles the request.
-        Calling { #[pin] response: S::Future, counted: Option<Box<AfterResponse>> },
+        Calling { #[pin] response: S::Future, after: Option<Box<AfterResponse>> },
         /// The request is cancelled or settled after its response. A client that retries at once then finds the
         /// place free.
         Settling { settled: Option<(Result<S::Response, S::Error>, Box<AfterResponse>)> },
@@ -118,9 +118,9 @@ where
         State::Deciding { check, request: Some(self) }
     }
 
-    fn call(mut self, counted: Option<Box<AfterResponse>>) -> State<S, ReqBody> {
+    fn call(mut self, after: Option<Box<AfterResponse>>) -> State<S, ReqBody> {
         let response = self.inner.call(Request::from_parts(self.head, self.body));
-        State::Calling { response, counted }
+        State::Calling { response, after }
     }
 
     fn reject_denied(self, denied: Denied) -> State<S, ReqBody> {
@@ -161,9 +161,9 @@ where
             Decision::Denied(denied) if !self.config.shadow => self.deny(denied),
             decision => {
                 let (config, head) = (&self.config, &self.head);
-                let counted = AfterResponse::new(config, head, &decision, permit, may_have_counted);
+                let after = AfterResponse::new(config, head, &decision, permit, may_have_counted);
                 self.head.extensions.insert(decision);
-                self.call(counted)
+                self.call(after)
             }
         }
     }
@@ -240,26 +240,26 @@ where
                         Ok(None) => request.call(None),
                     }
                 }
-                StateProj::Calling { response, counted } => {
+                StateProj::Calling { response, after } => {
                     let result = ready!(response.poll(cx));
-                    let Some(mut counted) = counted.take() else {
+                    let Some(mut after) = after.take() else {
                         let whole = |body| ResponseBody::inner(body, None);
                         return Poll::Ready(result.map(|response| response.map(whole)));
                     };
                     let result = match result {
-                        Ok(response) => Ok(counted.respond(response)),
+                        Ok(response) => Ok(after.respond(response)),
                         Err(error) => {
-                            counted.fail();
+                            after.fail();
                             Err(error)
                         }
                     };
-                    State::Settling { settled: Some((result, counted)) }
+                    State::Settling { settled: Some((result, after)) }
                 }
                 StateProj::Settling { settled } => {
-                    let (_, counted) = settled.as_mut().expect(COMPLETED);
-                    ready!(counted.poll_done(cx));
-                    let (result, counted) = settled.take().expect(COMPLETED);
-                    return Poll::Ready(result.map(|response| counted.finish(response)));
+                    let (_, after) = settled.as_mut().expect(COMPLETED);
+                    ready!(after.poll_done(cx));
+                    let (result, after) = settled.take().expect(COMPLETED);
+                    return Poll::Ready(result.map(|response| after.finish(response)));
                 }
                 StateProj::Panicked { panic } => resume_unwind(panic.take().expect(COMPLETED)),
                 StateProj::Rejected { rejection, head, config } => {

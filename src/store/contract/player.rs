@@ -364,8 +364,8 @@ impl Model {
         let (now_us, id) = (self.now_us, check.id);
         let mut outcomes = Vec::new();
         for (log, cost) in check.costs() {
-            let (entries, kept_us) = (self.log(log), log.policy.retention_us());
-            entries.remove_expired(now_us, kept_us);
+            let (entries, retention_us) = (self.log(log), log.policy.retention_us());
+            entries.remove_expired(now_us, retention_us);
             outcomes.push(entries.outcome(log, id, now_us, cost));
         }
         let mut outcome =
@@ -406,8 +406,8 @@ impl Model {
         let (now_us, mut was_live) = (self.now_us, false);
         for log in &check.logs {
             let Some(cost) = log.settled_cost(cost) else { continue };
-            let (log, kept_us) = (self.log(log), log.policy.retention_us());
-            let is_live = log.find(check.id, now_us, kept_us).is_some();
+            let (log, retention_us) = (self.log(log), log.policy.retention_us());
+            let is_live = log.find(check.id, now_us, retention_us).is_some();
             was_live |= is_live;
             if is_live || cost == 0 {
                 log.settle(check.id, cost);
