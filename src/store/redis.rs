@@ -294,6 +294,8 @@ struct Sent {
 //   Redis. Tests: `cancelled_request_stays_cancelled`.
 // - Two settlements of a request are under way, and the first one fails after the second one was made. What is noted is
 //   what the local log has, in which they were made in their order. Test: `last_settlement_stands`.
+// - Redis runs two settlements in another order, for their calls went beside each other. Whoever has the reply to an
+//   earlier one makes the newest once more. Test: `settlement_that_is_late_is_made_anew`.
 // - Redis runs a check after its cancellation, because the connection of the check was given up in between.
 //   The request then keeps its place for one window: too few are admitted, never too many.
 impl RedisStore {
@@ -473,25 +475,30 @@ impl RedisStore {
         cost: u32,
         was_here: bool,
     ) -> Result<bool, StoreError> {
-        let now = Instant::now();
-        let send = |(log, initial): (&LogId, u32)| {
-            let places = log.settled_cost(cost)?;
-            let request = RequestState { initial, places, at: now, origin: Origin::Kept };
-            let request = ReconcileRequest::new(log, vec![(check.id, request)]);
-            Some(self.0.reconciles.send(request, now))
-        };
-        let sent: Vec<_> = check.costs().filter_map(send).collect();
+        // Another settlement may be made meanwhile.
+        let newest = |log: &LogId| self.0.local.cost_of(log, check.id).unwrap_or(cost);
         let mut was_there = Ok(false);
-        for reply in sent {
-            // All of them: one that nobody waits for is not sent.
-            let reply = reply.await;
-            was_there = was_there.and_then(|was_there| Ok(reply?.had || was_there));
+        loop {
+            let (now, costs) = (Instant::now(), check.logs.iter().map(newest).collect::<Vec<_>>());
+            let send = |((log, initial), cost): ((&LogId, u32), &u32)| {
+                let places = log.settled_cost(*cost)?;
+                let request = RequestState { initial, places, at: now, origin: Origin::Kept };
+                let request = ReconcileRequest::new(log, vec![(check.id, request)]);
+                Some(self.0.reconciles.send(request, now))
+            };
+            let sent: Vec<_> = check.costs().zip(&costs).filter_map(send).collect();
+            for reply in sent {
+                // All of them: one that nobody waits for is not sent.
+                let reply = reply.await;
+                was_there = was_there.and_then(|was_there| Ok(reply?.had || was_there));
+            }
+            self.0.denials.forget(&check.logs);
+            if was_there.is_err() || check.logs.iter().map(newest).eq(costs) {
+                break;
+            }
         }
-        self.0.denials.forget(&check.logs);
         was_there.or_else(|error| {
-            // The newest one, for another settlement may have been made meanwhile.
-            let cost = |log: &LogId| self.0.local.cost_of(log, check.id).unwrap_or(cost);
-            self.note(|state| state.settle(&check, cost, Instant::now()))?;
+            self.note(|state| state.settle(&check, newest, Instant::now()))?;
             match check.on_failure {
                 FailurePolicy::Local { .. } => Ok(was_here),
                 _ => Err(error),

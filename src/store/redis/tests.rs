@@ -807,6 +807,20 @@ async fn settlement_of_what_a_full_journal_has_is_made() {
     assert_eq!(server.entries(&name("alice")).await, 0);
 }
 
+/// Its call goes beside that of the newest one, which Redis serves first.
+#[tokio::test]
+async fn settlement_that_is_late_is_made_anew() {
+    let (_server, store) = start().await;
+    let check = Check::new([budget()]).at_cost(4);
+    assert!(store.admit_one(&check).await);
+    store.0.local.settle_here(&check, 3);
+    let mut late = task::spawn(store.clone().settle_in_redis(check.clone(), 3, true));
+    assert_pending!(late.poll());
+    store.0.local.settle_here(&check, 1);
+    assert!(late.await.unwrap());
+    assert_eq!(store.remaining_after_write(&budget()).await, LIMIT - 1);
+}
+
 /// It was sent on a connection that was given up, and arrives after the process has decided, and has written that.
 #[tokio::test]
 async fn check_that_runs_after_its_write_back_counts_once() {
