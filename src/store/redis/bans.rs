@@ -36,7 +36,7 @@ impl RedisStore {
     ) -> Result<Ban, StoreError> {
         let length = (micros(duration), micros(duration), 0);
         let client = self.0.client.once();
-        let generation = || self.0.denials.generations(std::slice::from_ref(log));
+        let generation = || self.0.denials.generation_of(log);
         let (mut sent, mut known) = (Instant::now(), generation());
         let imposed = requests::impose(&client, log, length, reason, None, only_longer).await?.ban;
         let mut ban = imposed.clone();
@@ -84,8 +84,7 @@ impl RedisStore {
             // A node of a Cluster that is silent says nothing about its bans.
             let says = log.policy.get_penalty().is_some() && log_outcome.is_read();
             // A ban that was imposed or lifted here while the outcome was under way is newer than it.
-            let log_alone = std::slice::from_ref(log);
-            if !says || self.0.denials.generations(log_alone)[0] != *generation {
+            if !says || self.0.denials.generation_of(log) != *generation {
                 return None;
             }
             let remaining = log_outcome.ban().remaining();

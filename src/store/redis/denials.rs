@@ -79,9 +79,14 @@ impl Denials {
         &self.generations[hash as usize % GENERATIONS]
     }
 
+    /// Returns the generation of a log.
+    pub(super) fn generation_of(&self, log: &LogId) -> u64 {
+        self.generation(log).load(Ordering::SeqCst)
+    }
+
     /// Returns the generation of each log, for [`Denials::note`].
     pub(super) fn generations(&self, logs: &[LogId]) -> SmallVec<[u64; 2]> {
-        logs.iter().map(|log| self.generation(log).load(Ordering::SeqCst)).collect()
+        logs.iter().map(|log| self.generation_of(log)).collect()
     }
 
     /// Returns the outcome of a check if a denial of one of its logs still holds.
@@ -110,8 +115,7 @@ impl Denials {
     fn denial_of(&self, log: &LogId, now: Instant) -> Option<Arc<Denial>> {
         let denials = self.cache.get(log)?;
         let denial = denials.into_iter().find(|denial| denial.policy == log.policy)?;
-        let generation = self.generation(log).load(Ordering::SeqCst);
-        (denial.ends > now && denial.generation == generation).then_some(denial)
+        (denial.ends > now && denial.generation == self.generation_of(log)).then_some(denial)
     }
 
     /// Takes note of the outcome of a check by Redis, with the generations of its logs from before it was

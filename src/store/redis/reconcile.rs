@@ -185,18 +185,19 @@ impl RedisStore {
         {
             let age = Some(Duration::from_micros(now_us.saturating_sub(ban.seen_us)));
             let length = (ban.wait_us(now_us), ban.length_us, ban.level);
-            let sent = Instant::now();
+            let (sent, generation) = (Instant::now(), denials.generation_of(log));
             // A repeated call would say that the ban was seen later than it was.
             let client = self.0.client.once();
             let reply = requests::impose(&client, log, length, &ban.reason, age, false).await?;
-            // This process may have lifted it since.
-            let stands = local.standing_ban(log).is_some();
-            if reply.was_lifted {
-                local.lift_ban(log);
-            }
-            // After a lift it is another ban.
-            if !reply.ban.remaining.is_zero() && (stands || reply.was_lifted) {
-                self.see_ban(log, &Ban { is_new: false, ..reply.ban }, sent);
+            // This process may have lifted it since. If it stands, the next check writes it again.
+            if denials.generation_of(log) == generation {
+                if reply.was_lifted {
+                    local.lift_ban(log);
+                }
+                // After a lift it is another ban.
+                if !reply.ban.remaining.is_zero() {
+                    self.see_ban(log, &Ban { is_new: false, ..reply.ban }, sent);
+                }
             }
         }
         telemetry::written_back(requests.len() as u64);
