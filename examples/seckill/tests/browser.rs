@@ -323,6 +323,10 @@ async fn page_says_what_came_of_an_action() {
     redis.run::<()>(&["ZADD", "seckill:{iphone}:held", "1", "alice"]).await;
     tab.does("Pay (simulated)").await;
     tab.answers("The order was not paid in time.").await;
+    tab.is_user("sha256:x").await;
+    tab.answers("You can join the line").await;
+    tab.does("Join the line").await;
+    tab.answers("This user id can't be used.").await;
     tab.works().await;
 }
 

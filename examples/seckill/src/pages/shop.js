@@ -189,7 +189,8 @@ at("form").addEventListener("submit", async (event) => {
     // Where the customer is may be another place than the page believes: maybe it did work.
     await look();
     if (done !== epoch) return;
-    const kinds = { "quota-exceeded": "busy", "abnormal-usage-detected": "banned", "sold-out": "taken" };
+    // The layer takes no such user.
+    const kinds = { "about:blank": "bad-user", "quota-exceeded": "busy", "abnormal-usage-detected": "banned", "sold-out": "taken" };
     said = text[kinds[problem] ?? problem] ?? said;
   }
   isSending = false;
