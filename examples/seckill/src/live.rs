@@ -168,22 +168,24 @@ pub(crate) struct Standstill {
     is_whole: bool,
 }
 
-/// Says how to go on without some SKUs that are lost, or without `all` that there are. New sales have no opening of their own
+/// Says that some SKUs are lost, or `all` that there are, and how to go on without them. New sales have no opening of their own
 /// if others go on: their draws would be closed again although the secrets are known. The refunds stay: they are owed.
-pub(crate) fn new_sales(prefix: &str, skus: &[&Sku], all: bool) -> String {
+pub(crate) fn new_sales(prefix: &str, lost: &[Sku], all: bool) -> (String, String) {
     // With `-c` any node of a Cluster will do.
-    let unlink = |sku: &&Sku| {
+    let unlink = |sku: &Sku| {
         let keys = KEYS.iter().filter(|what| **what != "refunds");
         let keys: String = keys.map(|what| format!(" '{prefix}:{{{sku}}}:{what}'")).collect();
         format!("redis-cli -c UNLINK{keys}")
     };
     let opening = all.then(|| format!("redis-cli -c DEL {prefix}:opening"));
-    let commands = skus.iter().map(unlink).chain(opening).collect::<Vec<_>>().join("; ");
-    format!(
+    let commands = lost.iter().map(unlink).chain(opening).collect::<Vec<_>>().join("; ");
+    let names = lost.iter().map(Sku::to_string).collect::<Vec<_>>().join(", ");
+    let hint = format!(
         "Stop all servers. Restore the keys {prefix}:{{SKU}}:* from a backup, or save what {prefix}:{{SKU}}:orders and :paid \
          still hold, because the new sale does not know who has paid, and begin one: `{commands}`, with -h, -p and -n as in \
          --redis. Then start them."
-    )
+    );
+    (format!("Redis has lost the stock of {names}"), hint)
 }
 
 impl Standstill {
@@ -193,14 +195,11 @@ impl Standstill {
         let failed = stock.iter().filter_map(|it| Some((&it.sku, it.trouble()?)));
         let failed: Vec<_> = failed.collect();
         let is_lost = |it: &&(_, _)| matches!(it.1, StockError::Lost(_));
-        let lost: Vec<&Sku> = failed.iter().filter(is_lost).map(|(sku, _)| *sku).collect();
+        let lost: Vec<Sku> = failed.iter().filter(is_lost).map(|(sku, _)| (*sku).clone()).collect();
         // What is lost does not come back by itself, as others may.
         let (sku, error) = failed.iter().find(is_lost).or(failed.first())?;
         let (why, hint) = match error {
-            StockError::Lost(_) => (
-                error.to_string(),
-                new_sales(prefix, &lost, lost.len() == stock.len()),
-            ),
+            StockError::Lost(_) => new_sales(prefix, &lost, lost.len() == stock.len()),
             error => (
                 format!("the stock can't be read or changed. {error}"),
                 "Is Redis up, reachable from this server, and ready for writes, with the replicas of --min-replicas? \

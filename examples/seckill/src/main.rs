@@ -88,15 +88,16 @@ async fn run(args: Args) -> Result<(), Box<dyn Error>> {
             let waiting = if min.wanted > 0 { args.redis.connect().await? } else { None };
             let waiting = waiting.map(|redis| redis.store.commands());
             let terms = terms.clone();
-            let stock = RedisStock::open(commands, waiting, prefix, &args.stock, min, terms).await;
-            stock.map_err(|error| match error {
+            let opened = RedisStock::open(commands, waiting, prefix, &args.stock, min, terms).await;
+            let (stock, lost) = opened.map_err(|error| match error {
                 StockError::Store(error) => unusable(error),
-                StockError::Lost(ref sku) => {
-                    let hint = new_sales(prefix, &[sku], args.stock.len() == 1);
-                    format!("{error}, and maybe its orders\nhint: {hint}").into()
-                }
                 error => error.into(),
-            })?
+            })?;
+            if !lost.is_empty() {
+                let (what, hint) = new_sales(prefix, &lost, stock.is_empty());
+                return Err(format!("{what}, and maybe the orders\nhint: {hint}").into());
+            }
+            stock
         }
     };
     let shared = commands.map(|commands| (commands, &**prefix));

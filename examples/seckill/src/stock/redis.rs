@@ -213,7 +213,7 @@ impl Replicas {
 
 impl RedisStock {
     /// Puts new SKUs on sale. A SKU that is there already keeps its stock, its draw and its orders, so a server
-    /// may be restarted at any time. One that Redis has lost is an error.
+    /// may be restarted at any time. Also returns those that Redis has lost.
     ///
     /// The connection that waits for replicas, if changes do, must be its own: `WAIT` holds up what is sent after it.
     pub(crate) async fn open(
@@ -223,7 +223,7 @@ impl RedisStock {
         on_sale: &[(Sku, u32)],
         min: MinReplicas,
         terms: Terms,
-    ) -> Result<Vec<OnSale>, StockError> {
+    ) -> Result<(Vec<OnSale>, Vec<Sku>), StockError> {
         // The braces put all keys of one SKU into one slot of a Redis Cluster. No SKU begins with `=`, so none of them is
         // the name of a log.
         let key = |sku: &Sku, what: &str| format!("{prefix}:{{{sku}}}:{what}");
@@ -237,32 +237,39 @@ impl RedisStock {
         }
         let replicas = |key| Some(Arc::new(Replicas::new(waiting.clone()?, min, key)));
         let of_all = replicas(format!("{prefix}:confirmed"));
-        let mut stock = Vec::new();
+        let (mut stock, mut lost) = (Vec::new(), Vec::new());
         for (sku, pieces) in on_sale {
-            let keys = KEYS.map(|what| key(sku, what));
-            let seed = put_on_sale(&commands, sku, *pieces, &keys, terms.draws).await?;
-            let draw = Draw::of(&seed);
-            // On a Cluster those of a SKU wait at its node.
-            let of_node = min.on_cluster.then(|| replicas(key(sku, "confirmed")));
-            let replicas = of_node.unwrap_or_else(|| of_all.clone());
-            // Until they have confirmed something.
-            let trouble = replicas.as_ref().map(|it| it.too_few(0));
-            let opened = Arc::new(Self {
-                sku: sku.clone(),
-                keys,
-                commands: commands.clone(),
-                script: RedisScript::new(SALE),
-                replicas,
-                terms: Terms { draws: draw.is_some(), ..terms.clone() },
-                seed,
-                known: Mutex::new(Known { trouble, ..Known::default() }),
-            });
-            opened.look().await?;
-            let followed = Arc::clone(&opened);
-            tokio::spawn(async move { followed.follow().await });
-            stock.push(OnSale { sku: sku.clone(), draw, records: Records::Redis(opened) });
+            let opened = async {
+                let keys = KEYS.map(|what| key(sku, what));
+                let seed = put_on_sale(&commands, sku, *pieces, &keys, terms.draws).await?;
+                let draw = Draw::of(&seed);
+                // On a Cluster those of a SKU wait at its node.
+                let of_node = min.on_cluster.then(|| replicas(key(sku, "confirmed")));
+                let replicas = of_node.unwrap_or_else(|| of_all.clone());
+                // Until they have confirmed something.
+                let trouble = replicas.as_ref().map(|it| it.too_few(0));
+                let opened = Arc::new(Self {
+                    sku: sku.clone(),
+                    keys,
+                    commands: commands.clone(),
+                    script: RedisScript::new(SALE),
+                    replicas,
+                    terms: Terms { draws: draw.is_some(), ..terms.clone() },
+                    seed,
+                    known: Mutex::new(Known { trouble, ..Known::default() }),
+                });
+                opened.look().await?;
+                let followed = Arc::clone(&opened);
+                tokio::spawn(async move { followed.follow().await });
+                Ok(OnSale { sku: sku.clone(), draw, records: Records::Redis(opened) })
+            };
+            match opened.await {
+                Ok(opened) => stock.push(opened),
+                Err(StockError::Lost(sku)) => lost.push(sku),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(stock)
+        Ok((stock, lost))
     }
 
     async fn follow(self: &Arc<Self>) {
