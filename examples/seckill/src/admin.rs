@@ -152,11 +152,11 @@ async fn policies(State(it): State<Operator>) -> Json<Value> {
     Json(shown(&it.fleet).await)
 }
 
-/// The body of the PUT of a policy.
-#[derive(Deserialize)]
+/// The body of the PUT of a policy, or of its DELETE, which may have none.
+#[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "an object")]
 struct WantedPolicy {
-    quotas: String,
+    quotas: Option<String>,
     /// The version that the policies must have, if the operator has seen one.
     version: Option<u64>,
 }
@@ -168,13 +168,19 @@ async fn change(
     name: PathText,
     body: WholeBody,
 ) -> Answer {
-    let wanted = (method == Method::PUT).then(|| body.object().map_err(bad_policy)).transpose()?;
-    let version = wanted.as_ref().and_then(|it: &WantedPolicy| it.version);
+    let wanted = match method == Method::DELETE && body.0.is_empty() {
+        true => Ok(WantedPolicy::default()),
+        false => body.object(),
+    };
+    let WantedPolicy { quotas, version } = wanted.map_err(bad_policy)?;
+    if quotas.is_some() != (method == Method::PUT) {
+        return Err(bad_policy("a PUT has `quotas`, and a DELETE has none"));
+    }
     let name = name.ok().map(|Path(name)| name).filter(|name| it.fleet.set().has(name));
     let name = name.ok_or_else(unknown_policy)?;
     let edit = |mut changes: Changes| {
-        match wanted {
-            Some(WantedPolicy { quotas, .. }) => changes.insert(name, quotas),
+        match quotas {
+            Some(quotas) => changes.insert(name, quotas),
             None => changes.remove(&name),
         };
         Ok(changes)

@@ -112,6 +112,9 @@ async fn a_malformed_request_is_refused() {
         }
     }
     server.ask("GET", "/admin/bans/alice", "").await.problem(404);
+    let body = r#"{"quotas": "5/60s"}"#;
+    let refused = server.ask("DELETE", "/admin/policies/user", body).await;
+    assert_eq!(refused.problem(400), "/problems/bad-policy");
     for name in ["ip", "accounts", "%ff"] {
         let refused = put(&server, name, r#"{"quotas": "5/60s"}"#).await;
         assert_eq!(refused.problem(404), "/problems/unknown-policy", "{name}");
@@ -207,6 +210,8 @@ async fn quotas_change_on_every_server() {
     has_quotas(&old, "2/60s").await;
     let newest = on_redis(&redis, &flags);
     assert_eq!([admitted(&old, "bob").await, admitted(&newest, "bob").await], [2, 0], "one log");
+    let late = new.ask("DELETE", "/admin/policies/user", r#"{"version": 1}"#).await;
+    assert_eq!(late.problem(409), "/problems/not-changed");
     new.ask("DELETE", "/admin/policies/user", "").await;
     has_quotas(&newest, "3/60s").await;
     // As a newer server may write them.
