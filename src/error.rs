@@ -23,12 +23,18 @@ pub(crate) fn task_has_ended() -> StoreError {
 /// Why a call of a store failed.
 ///
 /// Either the store failed, or the call is a mistake of the caller: [`NoBudget`](Self::NoBudget),
-/// [`CostAboveLimit`](Self::CostAboveLimit), [`NoValue`](Self::NoValue), [`Unsupported`](Self::Unsupported) and
-/// [`UnknownPolicy`](Self::UnknownPolicy). The [`FailurePolicy`](crate::FailurePolicy) applies to failures of the
+/// [`CostAboveLimit`](Self::CostAboveLimit), [`NoValue`](Self::NoValue), [`Unsupported`](Self::Unsupported),
+/// [`UnknownPolicy`](Self::UnknownPolicy) and [`Configuration`](Self::Configuration). The [`FailurePolicy`](crate::FailurePolicy) applies to failures of the
 /// store. A mistake is an error under each of them. No message holds a key.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
+    /// What the application says about the servers is wrong, such as a URL.
+    #[error("the servers of the store are not described correctly: {message}")]
+    Configuration {
+        /// What is wrong, and what to do.
+        message: String,
+    },
     /// The store can't be reached.
     #[error("the store can't be reached: {message}")]
     Unreachable {
@@ -129,8 +135,8 @@ pub enum StoreError {
 impl StoreError {
     /// Returns how long the caller should wait before it tries again, or `None` if no wait helps.
     ///
-    /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::NoBudget`],
-    /// [`StoreError::Unsupported`], [`StoreError::NoValue`] and [`StoreError::UnknownPolicy`]. These are
+    /// It is `None` for [`StoreError::CostAboveLimit`], [`StoreError::NoBudget`], [`StoreError::Unsupported`],
+    /// [`StoreError::NoValue`], [`StoreError::UnknownPolicy`] and [`StoreError::Configuration`]. These are
     /// mistakes of the caller, not failures of the store. `sliding_window_impossible_requests_total` counts those of checks.
     pub const fn retry_after(&self) -> Option<Duration> {
         if self.is_mistake() { None } else { Some(Duration::from_secs(1)) }
@@ -139,6 +145,7 @@ impl StoreError {
     /// Returns the kind of error as the label of a metric.
     pub const fn kind(&self) -> &'static str {
         match self {
+            Self::Configuration { .. } => "configuration",
             Self::Unreachable { .. } => "unreachable",
             Self::Timeout => "timeout",
             Self::Disconnected { .. } => "disconnected",
@@ -176,7 +183,8 @@ impl StoreError {
     pub(crate) const fn is_mistake(&self) -> bool {
         matches!(
             self,
-            Self::CostAboveLimit { .. }
+            Self::Configuration { .. }
+                | Self::CostAboveLimit { .. }
                 | Self::NoBudget { .. }
                 | Self::Unsupported { .. }
                 | Self::NoValue { .. }

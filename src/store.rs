@@ -60,6 +60,8 @@ pub use crate::window::{BanState, Check, LogId, LogOutcome, Outcome, QuotaState,
 /// - An admission adds an entry to each log. In a [budget](crate::Policy::budget) it takes as many places as
 ///   [`Check::costs`] has for it, and in another log one. A cost of 0 adds no entry, and is denied only by a log in
 ///   which more than a limit is taken, or by a ban.
+/// - The limiter and the layer refuse a check that no store could ever admit, or that lacks a value. A store sees none of those, and
+///   who calls one without them has to see to that.
 /// - After an admission, [`QuotaState::remaining`] and [`QuotaState::reset`] include the request.
 ///   After a denial or a peek they do not. [`QuotaState::wait`] is the time until there is room for
 ///   the cost in its log, and is always computed before the request is recorded.

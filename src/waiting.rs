@@ -197,7 +197,7 @@ impl Drop for QueuedCaller<'_> {
 #[non_exhaustive]
 pub enum WaitError {
     /// The request was denied: its key is banned, or the wait would be longer than it may be.
-    #[error("denied for the next {:?}", .0.retry_after())]
+    #[error("denied{}", .0.known_wait().map_or_else(String::new, |wait| format!(" for the next {wait:?}")))]
     Denied(Denied),
     /// As many callers wait as may wait for the limiter, see
     /// [`Limiter::max_waiters`](crate::Limiter::max_waiters).
@@ -212,13 +212,13 @@ pub enum WaitError {
 }
 
 impl WaitError {
-    /// Returns how long the caller should wait before it tries again, or `None` if no wait helps.
+    /// Returns how long the caller should wait before it tries again, or `None` if no wait helps or its length is not known.
     ///
-    /// It is the time of the denial or of the error of the store, and a second after
-    /// [`WaitError::TooManyWaiters`]. Check [`Denied::has_known_wait`] for policies that count requests in flight.
+    /// It is the time of the denial or of the error of the store, and a second after [`WaitError::TooManyWaiters`]. It is `None`
+    /// if a policy denies that counts requests in flight, see [`Denied::has_known_wait`].
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Denied(denied) => Some(denied.retry_after()),
+            Self::Denied(denied) => denied.known_wait(),
             Self::TooManyWaiters { .. } => Some(Duration::from_secs(1)),
             Self::Store(error) => error.retry_after(),
         }

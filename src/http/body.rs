@@ -1,20 +1,59 @@
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::Either;
 use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Either};
 use pin_project_lite::pin_project;
 
 use super::after_response::AfterResponse;
 
 /// The body of a rejection: a text, or the application's own body.
-pub(super) type RejectionBody = Either<String, UnsyncBoxBody<Bytes, BoxError>>;
+pub(super) type RejectionBody = Either<String, OwnBody>;
 
 pub(super) type BoxError = Box<dyn Error + Send + Sync>;
+
+/// A body of the application. The mutex makes it `Sync`, without which no application of hyper could box the response with
+/// `BodyExt::boxed`.
+pub(super) struct OwnBody(Mutex<UnsyncBoxBody<Bytes, BoxError>>);
+
+impl OwnBody {
+    pub(super) fn new<B>(body: B) -> Self
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self(Mutex::new(body.map_err(Into::into).boxed_unsync()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, UnsyncBoxBody<Bytes, BoxError>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Body for OwnBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        Pin::new(&mut *self.lock()).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.lock().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.lock().size_hint()
+    }
+}
 
 pin_project! {
     /// The body of the inner service's response, or of a rejection.

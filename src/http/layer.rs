@@ -8,11 +8,10 @@ use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
 use http_body::Body;
-use http_body_util::BodyExt;
 use tower_layer::Layer;
 
 use super::after_response::{BodyCost, ResponseEnd};
-use super::body::{BoxError, RejectionBody};
+use super::body::{BoxError, OwnBody, RejectionBody};
 use super::config::{Config, MissingKey, OnBan};
 use super::headers::RateLimitHeaders;
 use super::rejection::Rejection;
@@ -148,7 +147,8 @@ impl SlidingWindowLayer {
     /// id `203.0.113.7` to use up the quota of that address.
     ///
     /// Rules whose policies have no name do not share logs. If several rules may have such a policy, the layer puts the
-    /// number of the rule in front of their keys, so that a user's id can't collide with an address. A closure may
+    /// number of the rule in front of their keys, so that a user's id can't collide with an address: who adds a second such
+    /// rule begins new logs for the first one, beside those of the servers that lack it. A closure may
     /// [choose](Self::rule_choosing) any policy. A [`Limiter`](crate::Limiter) or [`Bans`](crate::Bans) can't find these
     /// keys, so name the policies to inspect them.
     ///
@@ -482,7 +482,7 @@ impl SlidingWindowLayer {
     {
         let respond = move |head: &Parts, rejection: &Rejection| {
             let own = respond(head, rejection);
-            own.map(|body| RejectionBody::Right(body.map_err(Into::into).boxed_unsync()))
+            own.map(|body| RejectionBody::Right(OwnBody::new(body)))
         };
         self.with(|config| config.on_rejection = Some(Arc::new(respond)))
     }

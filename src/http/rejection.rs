@@ -77,9 +77,7 @@ impl Rejection {
     /// that counts requests in flight, see [`Denied::has_known_wait`].
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Denied(denied) | Self::Banned { denied, .. } => {
-                denied.has_known_wait().then(|| denied.retry_after())
-            }
+            Self::Denied(denied) | Self::Banned { denied, .. } => denied.known_wait(),
             Self::StoreFailed(error) => error.retry_after(),
             Self::MissingKey { .. } | Self::InvalidKey | Self::KeyNotProvided { .. } => None,
         }

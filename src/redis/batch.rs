@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use super::circuit_breaker::MOST_CALLS;
-use super::client::{Client, LONGEST_WAIT};
+use super::circuit_breaker::{LONGEST_WAIT, MOST_CALLS};
+use super::client::Client;
 use super::keys::Keys;
 use super::reply::{Replies, malformed};
 use super::request::is_redirection;
@@ -81,7 +81,7 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   Before each call it lets other tasks run while they bring more requests: no timer is involved.
 ///   If 32 wait, or the call has been under way for 5 ms, another task sends them: a Redis far away has
 ///   many calls under way. A task ends when none waits.
-/// - At most 64 calls are under way. A request that has waited for a second when its call begins, while others began, is
+/// - At most 64 calls are under way, and as many with one request. A request that has waited for a second when its call begins, while others began, is
 ///   not sent, and its caller learns that the store is overloaded, or gone if nothing replied meanwhile: in an
 ///   overload each call serves requests whose callers still wait, and when the load falls, service is back at once.
 /// - On a Cluster all of this holds for each node by itself. A call has keys of several slots there, of which the
@@ -176,7 +176,7 @@ impl<R: BatchedRequest> Batch<R> {
             let since = queue.waiting.front().map_or(now, |first| first.since);
             drop(queue);
             let error = match now.saturating_duration_since(since) > LONGEST_WAIT {
-                true => self.client.waited_too_long(request.log(), since),
+                true => self.client.breaker_of(request.log()).waited_too_long(since),
                 // So many at once are no silence.
                 false => StoreError::Overloaded,
             };
@@ -228,7 +228,12 @@ impl<R: BatchedRequest> Batch<R> {
         }
         let batch = self.clone();
         tokio::spawn(async move {
-            let replies = batch.call([&request].into_iter()).await;
+            let breaker = batch.client.breaker_of(request.log());
+            let replies = match breaker.place().await {
+                Ok(_) if caller.is_closed() => return,
+                Ok(_place) => batch.call([&request].into_iter()).await,
+                Err(error) => Err(error),
+            };
             let reply = replies.map(|mut replies| replies.pop());
             let none = || Err(malformed("expected one reply"));
             let _ = caller.send(reply.and_then(|reply| reply.unwrap_or_else(none)));
@@ -345,7 +350,7 @@ impl<R: BatchedRequest> Batch<R> {
         drop(queue);
         // Not under the lock: it wakes the callers.
         for QueuedRequest { request, since, caller } in late {
-            let _ = caller.send(Err(self.client.waited_too_long(request.log(), since)));
+            let _ = caller.send(Err(self.client.breaker_of(request.log()).waited_too_long(since)));
         }
         // Stable: requests for one log stay in their order.
         batch.sort_by_cached_key(|waiting| waiting.request.shape());

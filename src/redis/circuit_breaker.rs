@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::task::{AbortHandle, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -26,6 +26,8 @@ use crate::time::pause_after;
 /// The most calls under way of each kind. At 15 microseconds each they keep Redis busy for about a millisecond,
 /// so more would only wait there, where they can't be given up.
 pub(super) const MOST_CALLS: usize = 64;
+/// The longest wait of a request for its call. A user who waits longer has left.
+pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// Short enough that Redis decides again within a second of its return.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
@@ -67,8 +69,8 @@ pub(crate) struct CircuitBreaker {
     servers: RedisServers,
     response_timeout: Duration,
     state: watch::Sender<State>,
-    /// The places of the calls that the client makes in turn.
-    pub(super) calls: Semaphore,
+    /// The places of the calls that are made in turn.
+    calls: Semaphore,
     /// When the last call had a reply.
     replied_at: Mutex<Instant>,
     /// When it was last reported that there is no connection. `None` if there is one, or nobody has missed it yet.
@@ -326,6 +328,15 @@ impl CircuitBreaker {
 
     fn replied_at(&self) -> Instant {
         *self.replied_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a place among the calls under way, for at most a second.
+    pub(crate) async fn place(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+        let since = Instant::now();
+        match timeout(LONGEST_WAIT, self.calls.acquire()).await {
+            Ok(Ok(place)) => Ok(place),
+            _ => Err(self.waited_too_long(since)),
+        }
     }
 
     /// Returns why a request was not sent in time that waits since an instant. If Redis has served no other meanwhile, this is an

@@ -6,8 +6,9 @@ use std::time::Duration;
 use redis::{Cmd, Pipeline, Value};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
+use super::circuit_breaker::CircuitBreaker;
 use super::cluster::{Cluster, Node, USUAL_PAUSE};
 use super::connection::Connection;
 use super::health::Health;
@@ -21,8 +22,6 @@ use crate::telemetry;
 use crate::time::{Pace, pause_after};
 use crate::window::LogId;
 
-/// The longest wait of a request for its call. A user who waits longer has left.
-pub(super) const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// The least time between two looks who has which slot, after a call has failed.
 const SHORT_PAUSE: Duration = Duration::from_millis(200);
 /// How long a call follows redirections at most, and waits for a slot of which each node has a part.
@@ -119,10 +118,9 @@ impl Client {
         looked.unwrap_or_else(|_| Err(task_has_ended()))
     }
 
-    /// Returns why a request was not sent in time that waits since an instant for the server of a log.
-    pub(super) fn waited_too_long(&self, log: Option<&LogId>, since: Instant) -> StoreError {
-        let name = log.map(|log| self.keys.log(log));
-        self.cluster.breaker_of(name.as_deref()).waited_too_long(since)
+    /// Returns the circuit breaker of the server that has a log, or of any server.
+    pub(crate) fn breaker_of(&self, log: Option<&LogId>) -> Arc<CircuitBreaker> {
+        self.cluster.breaker_of(log.map(|log| self.keys.log(log)).as_deref())
     }
 
     /// Returns the number of the server that has a log, if a call to it may have logs of several keys.
@@ -186,8 +184,8 @@ impl Client {
         self.watch_data();
         let (client, (caller, reply)) = (self.clone(), oneshot::channel());
         tokio::spawn(async move {
-            let (since, breaker) = (Instant::now(), client.cluster.breaker_of(request.key()));
-            let result = match timeout(LONGEST_WAIT, breaker.calls.acquire()).await {
+            let breaker = client.cluster.breaker_of(request.key());
+            let result = match breaker.place().await {
                 Ok(_) if caller.is_closed() => return,
                 Ok(_place) => match client.call(&request).await {
                     Err(error @ StoreError::Disconnected { .. }) if client.repeats => {
@@ -195,7 +193,7 @@ impl Client {
                     }
                     result => result,
                 },
-                Err(_) => Err(breaker.waited_too_long(since)),
+                Err(error) => Err(error),
             };
             // An error means that the caller has gone.
             let _ = caller.send(result);

@@ -77,7 +77,7 @@ impl RedisServers {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if it is not the URL of a Redis server.
+    /// [`StoreError::Configuration`] if it is not the URL of a Redis server.
     pub fn one(url: impl AsRef<str>) -> Result<Self, StoreError> {
         Ok(Self::new(vec![parse(url)?], Kind::One))
     }
@@ -102,7 +102,7 @@ impl RedisServers {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
+    /// [`StoreError::Configuration`] if there is no URL, or if one is not the URL of a Redis server.
     pub fn sentinel(
         urls: impl IntoIterator<Item: AsRef<str>>,
         master: impl Into<String>,
@@ -148,7 +148,7 @@ impl RedisServers {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if there is no URL, or if one is not the URL of a Redis server.
+    /// [`StoreError::Configuration`] if there is no URL, or if one is not the URL of a Redis server.
     pub fn cluster(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Self, StoreError> {
         Ok(Self::new(parse_all(urls)?, Kind::Cluster))
     }
@@ -279,10 +279,10 @@ fn nameless(settings: RedisConnectionInfo) -> RedisConnectionInfo {
 }
 
 fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
-    let info = url.as_ref().into_connection_info().map_err(unreachable)?;
+    let info = url.as_ref().into_connection_info().map_err(wrong_url)?;
     if matches!(info.addr(), ConnectionAddr::TcpTls { insecure: true, .. }) {
         let message = "the URL is wrong: #insecure is not supported, set root_certificate instead";
-        return Err(StoreError::Unreachable { message: message.to_owned() });
+        return Err(StoreError::Configuration { message: message.to_owned() });
     }
     // With a delay a call waits for the acknowledgement of the one before, so that a Redis one round trip away takes two
     // or three.
@@ -294,13 +294,15 @@ fn parse(url: impl AsRef<str>) -> Result<ConnectionInfo, StoreError> {
 fn parse_all(urls: impl IntoIterator<Item: AsRef<str>>) -> Result<Vec<ConnectionInfo>, StoreError> {
     let infos: Vec<_> = urls.into_iter().map(parse).collect::<Result<_, _>>()?;
     if infos.is_empty() {
-        return Err(StoreError::Unreachable { message: "the list of servers is empty".to_owned() });
+        return Err(StoreError::Configuration {
+            message: "the list of servers is empty".to_owned(),
+        });
     }
     Ok(infos)
 }
 
 /// Converts the error of a URL. It says how to write the URL, and contains no part of it.
-fn unreachable(error: RedisError) -> StoreError {
+fn wrong_url(error: RedisError) -> StoreError {
     let error = error.to_string();
     let fix = if cfg!(not(feature = "tls")) && error.contains("TLS") {
         "enable the feature `tls` of tower-sliding-window for a rediss:// URL"
@@ -308,7 +310,7 @@ fn unreachable(error: RedisError) -> StoreError {
         "write redis://HOST:PORT, or redis://USERNAME:PASSWORD@HOST:PORT/DATABASE; in a password \
          write / @ # ? % as %2F %40 %23 %3F %25"
     };
-    StoreError::Unreachable { message: format!("the URL is wrong: {error}: {fix}") }
+    StoreError::Configuration { message: format!("the URL is wrong: {error}: {fix}") }
 }
 
 #[cfg(test)]

@@ -83,6 +83,10 @@ use crate::window::{BanRecord, Check, DecidedBy, Explanation, LogId, LogOutcome,
 /// - `lazyfree-lazy-expire yes`, the default of Valkey: otherwise Redis stands still while it frees a long log that
 ///   has expired, about 0.1 s for one of 500,000 entries.
 ///
+/// ## Runtime
+///
+/// It needs a tokio runtime with time and I/O. Without one its methods panic.
+///
 /// ## Under paused time
 ///
 /// Test with real time, not with tokio's paused clock (`start_paused = true`). The response timeout
@@ -125,8 +129,8 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the server can't be reached, the URL is wrong, or the server
-    /// does not accept the credentials.
+    /// [`StoreError::Configuration`] if the URL is wrong. [`StoreError::Unreachable`] if the server can't be reached, or does
+    /// not accept the credentials.
     pub async fn connect<T>(servers: T) -> Result<Self, StoreError>
     where
         T: TryInto<RedisServers>,
@@ -142,7 +146,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] if the URL is wrong.
+    /// [`StoreError::Configuration`] if the URL is wrong.
     pub fn connect_lazy<T>(servers: T) -> Result<Self, StoreError>
     where
         T: TryInto<RedisServers>,

@@ -18,17 +18,15 @@ use crate::policy::Counts;
 pub struct Check {
     /// The identity of the request. A request counts once under one identity.
     pub id: Uuid,
-    /// What the request takes of each log that is a [budget](crate::Policy::budget). Defaults to 1. In every other
-    /// log it is one place, or none at a cost of 0.
-    ///
-    /// If the logs have different costs, it is the highest, and [`Check::costs`] has that of each log.
-    pub cost: u32,
     /// Whether the outcome must have [`QuotaState::reset`](super::QuotaState::reset). Defaults to
     /// `false`.
     pub wants_reset: bool,
     /// What happens to the request if the store can't decide. Defaults to `Local` with one instance.
     pub on_failure: FailurePolicy,
     pub(crate) logs: SmallVec<[LogId; 2]>,
+    /// What the request takes of each log that is a budget. If they differ, the highest. In every other log it is one place, or
+    /// none at a cost of 0.
+    pub(crate) cost: u32,
     /// The cost of each log if they differ, else empty.
     costs: Box<[u32]>,
 }

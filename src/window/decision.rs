@@ -179,6 +179,10 @@ impl Denied {
         !self.usage.logs().any(is_unknown)
     }
 
+    pub(crate) fn known_wait(&self) -> Option<Duration> {
+        self.has_known_wait().then(|| self.retry_after())
+    }
+
     /// Returns the names of the policies that deny the request, each once.
     pub fn violated(&self) -> impl Iterator<Item = &str> {
         let mut names: SmallVec<[&str; 2]> = SmallVec::new();

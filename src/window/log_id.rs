@@ -125,12 +125,14 @@ impl LogCost {
 }
 
 impl<P: Into<PolicyHandle>, K: Into<Key>> From<(P, K)> for LogCost {
+    #[track_caller]
     fn from((policy, key): (P, K)) -> Self {
         (policy, key, 1).into()
     }
 }
 
 impl<P: Into<PolicyHandle>, K: Into<Key>> From<(P, K, u32)> for LogCost {
+    #[track_caller]
     fn from((policy, key, cost): (P, K, u32)) -> Self {
         Self::new(LogId::new(policy.into().get(), key), cost)
     }

@@ -235,7 +235,7 @@ async fn what_is_send_stays_send() {
     fn is_send_and_sync<T: Send + Sync + Clone + 'static>(_: &T) {}
     fn is_send<T: Send>(_: &T) {}
     fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
-    fn is_body<T: Body + Send + Unpin>(_: &T) {}
+    fn is_body<T: Body + Send + Sync + Unpin>(_: &T) {}
 
     let layer = layer(1);
     is_send_and_sync(&layer);

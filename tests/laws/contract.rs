@@ -59,7 +59,7 @@ async fn over_tls() {
     RedisStore::connect(trusting).await.expect_err("a client without a certificate");
     let plain = RedisServers::sentinel(["redis://127.0.0.1"], "shop").unwrap();
     let unused = RedisStore::connect_lazy(plain.root_certificate(files.authority.clone()));
-    assert!(matches!(unused, Err(StoreError::Unreachable { .. })), "{unused:?}");
+    assert!(matches!(unused, Err(StoreError::Configuration { .. })), "{unused:?}");
     all_laws(files.of_clients(servers)).await;
 }
 

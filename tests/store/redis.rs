@@ -62,7 +62,8 @@ async fn error_of_wrong_servers_says_what_to_change() {
         (Ok(stray), "master_credentials"),
     ] {
         let error = servers.and_then(RedisStore::connect_lazy).unwrap_err();
-        assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
+        assert!(matches!(error, StoreError::Configuration { .. }), "{error:?}");
+        assert_eq!(error.retry_after(), None, "another attempt would fail, too");
         let error = error.to_string();
         assert!(error.contains(part) && !error.contains("hunter2"), "{error}");
     }

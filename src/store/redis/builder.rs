@@ -136,7 +136,7 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`StoreError::Unreachable`] as for [`RedisStore::connect`].
+    /// As for [`RedisStore::connect`].
     pub async fn connect<T>(self, servers: T) -> Result<RedisStore, StoreError>
     where
         T: TryInto<RedisServers>,
@@ -168,7 +168,7 @@ impl RedisStoreBuilder {
         scripts: &'static Scripts,
     ) -> Result<RedisStore, StoreError> {
         let usable = servers.ensure_usable();
-        usable.map_err(|error| StoreError::Unreachable { message: error.to_string() })?;
+        usable.map_err(|error| StoreError::Configuration { message: error.to_string() })?;
         let (health, keys) = (Health::default(), Keys::new(self.prefix.clone()));
         let client = Client::new(servers, self.response_timeout, health.clone(), keys, scripts);
         let max_age = if self.deny_cache { self.deny_cache_max_age } else { Duration::ZERO };

@@ -693,6 +693,22 @@ async fn request_that_is_settled_or_written_beside_a_loss_is_restored() {
     }
 }
 
+/// As those of a Cluster do until it is known which node has which slot.
+#[tokio::test(start_paused = true)]
+async fn request_that_goes_alone_waits_for_its_turn() {
+    let servers = RedisServers::cluster(["redis://127.0.0.1:1"]).unwrap();
+    let store = RedisStore::connect_lazy(servers).unwrap();
+    let breaker = store.0.client.breaker_of(None);
+    let mut places = Vec::new();
+    for _ in 0..64 {
+        places.push(breaker.place().await.unwrap());
+    }
+    let began = Instant::now();
+    let request = request(check("alice"), Mode::New);
+    store.0.checks.send(request, began).await.unwrap_err();
+    assert_eq!(began.elapsed().as_secs(), 1, "all places are taken");
+}
+
 /// As if its Redis was overloaded: a check takes no longer than another one may wait.
 #[tokio::test]
 async fn check_is_not_sent_again_for_longer_than_a_second() {
