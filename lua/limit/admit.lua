@@ -299,9 +299,7 @@ while key <= #KEYS do
           left, left_of = format('%d', now_us - retention_us), retention_us
         end
         if counts == budget then
-          if call('ZCOUNT', log, '0', left) > 0 then
-            trim(k, retention_us)
-          end
+          trim(k, retention_us)
         elseif entries <= most_expired then
           local expired = try('ZREMRANGEBYSCORE', log, '-inf', left)
           if type(expired) == 'table' then

@@ -65,12 +65,16 @@ local function reconcile(log, mark, retention_us, counts, first, last)
     -- The clock has stepped back: it is unknown which requests are older than the reset. All count.
     reset_us = -1
   end
-  local had, latest_us, name, sum, windows = 0, 0, nil, 0, {}
+  local had, latest_us, name, sum, windows = 0, 0, '', 0, {}
   if counts == '3' and entries > 0 then
     local sums = call('ZRANGE', log, 0, 0, 'WITHSCORES')
     name, sum = sums[1], -1 - sums[2]
     windows = { struct.unpack('>' .. string.rep('d', #name / 8), name) }
     windows[#windows] = nil
+  end
+  if entries > 0 then
+    -- First: a server without memory refuses no write behind one that needs none. Only a budget has such an entry.
+    call('ZREM', log, name)
   end
   for a = first, last, 4 do
     local entry, places, age_us, origin = ARGV[a], tonumber(ARGV[a + 1]), ARGV[a + 2], ARGV[a + 3]
@@ -121,9 +125,6 @@ local function reconcile(log, mark, retention_us, counts, first, last)
     elseif found then
       call('ZREM', log, entry)
     end
-  end
-  if name then
-    call('ZREM', log, name)
   end
   if sum > 0 then
     call('ZADD', log, -1 - sum, struct.pack('>' .. string.rep('d', #windows), unpack(windows)))

@@ -91,6 +91,23 @@ async fn full_redis_decides_beside_new_keys() {
     assert!(made <= 2, "it keeps its connection: {made}");
 }
 
+/// Nothing has left the windows, so nothing has to be removed from them.
+#[tokio::test]
+async fn full_redis_decides_about_keys_that_it_has() {
+    for policy in [user(20), user(20).budget()] {
+        let (redis, process, ours) = far(policy).await;
+        let admitted = admit_cost(&ours, 1).await;
+        redis.command("CONFIG SET maxmemory 1").await;
+        assert_eq!(decided_by(&ours, "alice").await, REDIS);
+        assert!(ours.settle(&admitted, 2).await.unwrap());
+        assert_eq!(decided_by(&ours, "alice").await, REDIS, "after a settlement");
+        process.cut().await;
+        assert_eq!(decided_by(&ours, "alice").await, HERE);
+        process.proxy.set(Fault::None);
+        until_redis_decides_about("alice", &ours).await;
+    }
+}
+
 /// As when its disk is full: it refuses each write, also that of a script. It still has what denies.
 #[tokio::test]
 async fn redis_that_cannot_save_denies_by_what_it_has() {
@@ -347,7 +364,7 @@ async fn outage_refuses_a_key_without_room_and_counts_it_for_all() {
 /// More has left the window of a budget than one call counts out, and Redis can't write down how much it has counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_that_can_not_count_out_a_budget_does_not_decide() {
-    join_all(["CONFIG SET maxmemory 1", "REPLICAOF 127.0.0.1 1"].map(async |fails| {
+    join_all([true, false].map(async |can_save| {
         let redis = Redis::start().await;
         let brief = Quota::new(10_000, Duration::from_secs(3));
         let policy = user(10_000).quota(brief).budget();
@@ -356,7 +373,10 @@ async fn redis_that_can_not_count_out_a_budget_does_not_decide() {
             admit_cost(&ours, 1).await;
         }
         sleep(Duration::from_millis(3_100)).await;
-        redis.command(fails).await;
+        match can_save {
+            true => redis.command("REPLICAOF 127.0.0.1 1").await,
+            false => redis.cannot_save().await,
+        }
         let before = redis.call_count("evalsha").await;
         let check = timeout(Duration::from_secs(3), ours.check("alice")).await;
         let calls = redis.call_count("evalsha").await - before;
