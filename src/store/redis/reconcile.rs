@@ -21,6 +21,8 @@ use crate::window::LogId;
 const MOST_LOGS: usize = 128;
 /// How many places the requests of one call take. They keep Redis busy for about half a millisecond.
 const MOST_PLACES: usize = 512;
+/// How many calls a writer has under way. More than one, for Redis may be far away and the log in constant use.
+const MOST_CALLS: usize = 4;
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// How long a check waits for the write of its logs.
@@ -74,7 +76,8 @@ impl RedisStore {
     /// Starts a write of a log in a task of its own, unless there is one. Returns where its result will be, or `None` if
     /// there is nothing to write.
     fn start_write(&self, log: &LogId) -> Option<watch::Receiver<WriteResult>> {
-        let claim = self.0.journal.with(|state| state.claim(log, MOST_PLACES, Instant::now()));
+        let claim =
+            self.0.journal.with(|state| state.claim(log, MOST_CALLS * MOST_PLACES, Instant::now()));
         let (result, writer) = claim?;
         if let Some(writer) = writer {
             tokio::spawn(self.clone().run_writer(writer));
@@ -171,13 +174,23 @@ impl RedisStore {
         let (log, requests) = (&writer.log, &writer.requests);
         if !requests.is_empty() {
             let sent = Instant::now();
-            let request = ReconcileRequest::new(log, requests.clone());
-            let reply = reconciles.send(request, sent).await?;
+            let request = |it: &[_]| ReconcileRequest::new(log, it.to_vec());
+            let calls: Vec<_> = requests
+                .chunks(MOST_PLACES)
+                .map(|some| reconciles.send(request(some), sent))
+                .collect();
+            let mut replies = Vec::with_capacity(calls.len());
+            for call in calls {
+                // All of them: what is under way must not run after the next write.
+                replies.push(call.await);
+            }
             // What Redis did not know makes the waits longer.
             denials.forget(std::slice::from_ref(log));
-            // From before the call: what was admitted after the reset stays, however late the reply is.
-            if let Some(reset_at) = reply.reset.and_then(|reset| sent.checked_sub(reset)) {
-                local.forget_until(log, reset_at);
+            for reply in replies {
+                // From before the call: what was admitted after the reset stays, however late the reply is.
+                if let Some(reset_at) = reply?.reset.and_then(|reset| sent.checked_sub(reset)) {
+                    local.forget_until(log, reset_at);
+                }
             }
         }
         if writer.bans > 0

@@ -238,6 +238,22 @@ fn writer_that_was_at_rest_brings_nothing_back() {
     });
 }
 
+/// All requests share it, and some thousand have come in the outage.
+#[tokio::test]
+async fn distant_redis_decides_about_a_busy_log_within_a_second() {
+    let (_server, proxy, store) = far().await;
+    let policy = Arc::new(Policy::new("user").quota(Quota::per_hour(100_000)));
+    let check = || Check::new([LogId::new(policy.clone(), "all")]);
+    assert!(store.admit_one(&check()).await);
+    for _ in 0..3_000 {
+        assert!(store.decide_as_in_an_outage(&check()));
+    }
+    proxy.set(Fault::Delay(Duration::from_millis(250)));
+    let outcome = Store::admit(&store, &check()).await.unwrap();
+    assert_eq!(outcome.decided_by, DecidedBy::Store);
+    assert_eq!(outcome.logs()[0].quotas()[0].remaining(), 100_000 - 3_002);
+}
+
 /// What comes to be written while a check waits does not concern it.
 #[tokio::test]
 async fn check_does_not_wait_for_later_changes() {
