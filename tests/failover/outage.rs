@@ -272,6 +272,15 @@ async fn explanation_after_a_loss_is_not_that_of_an_empty_log() {
     assert_eq!((explained.decided_by, explained.admitted), (REDIS, false));
 }
 
+/// Nothing but a page that shows what is left uses the store.
+#[tokio::test]
+async fn look_notices_a_flush() {
+    let (redis, limiter) = near(5).await;
+    assert!(admit(&limiter, "alice").await);
+    redis.command("FLUSHALL").await;
+    eventually("it is known", async || left(&limiter, "alice").await == 4).await;
+}
+
 /// A denial by Redis is known. It must not be forgotten because another key is decided here meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn known_denial_stays_one_in_an_outage() {

@@ -153,6 +153,7 @@ impl RedisStore {
 
     /// Looks at a check, at one part after the other.
     pub(super) async fn peek_in_turn(self, check: Arc<Check>) -> Result<Outcome, StoreError> {
+        self.0.client.watch_data();
         let parts = self.split(&check);
         let (mut outcomes, mut decided_by) = (Vec::with_capacity(parts.len()), DecidedBy::Store);
         for part in &parts {
