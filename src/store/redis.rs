@@ -346,10 +346,7 @@ impl RedisStore {
     async fn ask(&self, check: &Arc<Check>) -> Result<(Sent, Outcome), StoreError> {
         let known_at = Instant::now();
         let losses = self.ensure_reconciled(check).await.map_err(|error| {
-            if !error.is_outage() {
-                return error;
-            }
-            // Redis has not seen this request.
+            // Redis has not seen this request, and lacks what this process knows of its logs.
             self.warn_of_refusal(&error);
             StoreError::Unavailable
         })?;

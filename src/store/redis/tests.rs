@@ -254,6 +254,18 @@ async fn distant_redis_decides_about_a_busy_log_within_a_second() {
     assert_eq!(outcome.logs()[0].quotas()[0].remaining(), 100_000 - 3_002);
 }
 
+/// After an outage of many busy logs, the calls that write them wait for each other.
+#[tokio::test]
+async fn check_of_a_log_that_waits_too_long_for_its_write_is_decided_here() {
+    let (_server, store) = start().await;
+    assert!(store.decide_as_in_an_outage(&check("alice")));
+    let writer = claim(&store, &log("alice"));
+    let mut waits = task::spawn(Store::admit(&store, &check("alice")));
+    assert_pending!(waits.poll());
+    store.0.journal.with(|state| state.finish(&writer, Err(StoreError::Overloaded)));
+    assert_eq!(waits.await.unwrap().decided_by, DecidedBy::LocalLog);
+}
+
 /// What comes to be written while a check waits does not concern it.
 #[tokio::test]
 async fn check_does_not_wait_for_later_changes() {
