@@ -90,7 +90,11 @@ impl Gateway {
         if parts > most {
             return Err(too_long(parts, "global", most));
         }
-        let logs = || logs.iter().map(|(limit, key)| (&limit.policy, key.as_str(), parts));
+        // Of each check those that it has by then. Without any the message is refused when its turn comes.
+        let logs = || {
+            let present = levels.logs(message).unwrap_or_else(|_| logs.clone());
+            present.into_iter().map(|(limit, key)| (limit.policy, key, parts))
+        };
         // No institution takes the places of the others. Without one a message is refused at once, but
         // overtakes none that waits.
         let share = (self.hold_messages / levels.institutions()).max(1);

@@ -522,6 +522,31 @@ async fn members_come_and_go_while_it_runs() {
     assert_eq!(refused.document()["type"], "/problems/unknown-channel");
 }
 
+/// And not to what they were when it came.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_waits_is_held_to_the_present_lists() {
+    let policies = json!({ "institution_share": 50, "receiver": "2/50s" });
+    let app = App::start(&["--hold", "60s"], policies).await;
+    app.set("institutions/post", "1/10s").await;
+    app.is_sent("post", &to(1)).await;
+    app.is_sent("bank", &to(2)).await;
+    let waiting = [app.spawn("post", &to(3)).await, app.spawn("bank", &to(2)).await];
+    assert_eq!(app.operator("DELETE", "/policies/institutions/post", "").await.status, 200);
+    app.set("institutions/post", "1/30s").await;
+    app.set("destinations/+15550000003", "1/60s").await;
+    let mut all = app.shown("/policies").await;
+    all["policies"]["institution_share"] = json!(100);
+    assert_eq!(app.operator("PUT", "/policies", &all.to_string()).await.status, 200);
+    let begun = Instant::now();
+    let [of_post, of_bank] = waiting;
+    assert_eq!(of_bank.await.unwrap(), 202);
+    assert!(begun.elapsed() <= SECOND, "there is no share that it waits for");
+    assert_eq!(of_post.await.unwrap(), 202);
+    assert_eq!(begun.elapsed().as_secs(), 29, "the limit of the institution that is there now");
+    app.is_sent("bank", &to(3)).await;
+    assert_eq!(begun.elapsed().as_secs(), 89, "the longer prefix counts it");
+}
+
 #[tokio::test(start_paused = true)]
 async fn wrong_policies_change_nothing_and_say_why() {
     let app = App::start(&[], json!({})).await;
