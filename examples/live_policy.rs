@@ -63,14 +63,24 @@ async fn follow(path: String, policies: Policies) -> std::io::Result<()> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() {
+    if let Err(error) = run().await {
+        eprintln!("error: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     println!("{HELP}");
     let file = std::env::args().nth(1);
     if file.as_ref().is_some_and(|argument| argument.starts_with('-')) {
         return Ok(());
     }
 
-    let text = file.as_ref().map_or_else(|| Ok(CONFIGURATION.into()), std::fs::read_to_string)?;
+    let text = match &file {
+        Some(path) => std::fs::read_to_string(path).map_err(|why| format!("{path}: {why}"))?,
+        None => CONFIGURATION.into(),
+    };
     let policies: Policies = toml::from_str(&text)?;
     let (user, ip) = (policies.get("user"), policies.get("ip"));
     let (user, ip) = user.zip(ip).ok_or("the configuration needs the policies user and ip")?;

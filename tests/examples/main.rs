@@ -121,6 +121,15 @@ fn programs_end_when_nobody_reads_what_they_print() {
 }
 
 #[test]
+fn live_policy_says_what_is_wrong_with_its_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, "ip = \"9/1s\"\nuser = \"5/60\"\n").unwrap();
+    let (code, _, logs) = Program::fed("live_policy", &[file.path().to_str().unwrap()], "");
+    assert_eq!(code, Some(1), "{logs}");
+    assert!(logs.contains("at line 2") && logs.contains("window \"60\""), "{logs}");
+}
+
+#[test]
 fn token_budget_settles_each_prompt() {
     let (lines, _) = run("token_budget", &[], "");
     let left = |line: &String| Some(line.split_once(", used ")?.1.to_owned());
