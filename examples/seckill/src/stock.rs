@@ -213,7 +213,7 @@ impl From<StockError> for Problem {
             }
             StockError::Lost(_) => ("stock-lost", "The stock of this SKU is not known", 2 * OUTAGE),
         };
-        LOGGED.log(|times| {
+        LOGGED.log(move |times| {
             tracing::error!(%error, times, "orders, entries and payments are answered with 503");
         });
         Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, title).retry_after(wait)

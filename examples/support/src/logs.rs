@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::runtime::Handle;
+use tokio::time::{Instant, sleep};
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt;
@@ -49,17 +50,32 @@ impl Throttle {
         Self(Mutex::new((None, 0)))
     }
 
-    /// Counts an occurrence. Calls `log` with how many there are since the last line, unless that was
-    /// less than a second ago.
-    pub fn log(&self, log: impl FnOnce(u64)) {
+    /// Counts an occurrence. Calls `log` with how many there are since the last line: at once, or a second after the
+    /// last line, with all that come until then.
+    pub fn log(&'static self, log: impl FnOnce(u64) + Send + 'static) {
         let mut counted = lock(&self.0);
         let (passed, times) = &mut *counted;
         *times += 1;
-        if passed.is_none_or(|passed| passed.elapsed() >= PERIOD) {
+        let wait = passed.map_or(Duration::ZERO, |passed| PERIOD.saturating_sub(passed.elapsed()));
+        if wait.is_zero() {
             *passed = Some(Instant::now());
             let times = std::mem::take(times);
             drop(counted);
             log(times);
+        } else if *times == 1
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move {
+                sleep(wait).await;
+                let mut counted = lock(&self.0);
+                let times = std::mem::take(&mut counted.1);
+                // Another one may have been faster, and have counted them.
+                if times > 0 {
+                    counted.0 = Some(Instant::now());
+                    drop(counted);
+                    log(times);
+                }
+            });
         }
     }
 }
@@ -69,11 +85,15 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_throttle_passes_one_line_a_second() {
-        let (throttle, mut lines) = (Throttle::new(), Vec::new());
-        (0..1000).for_each(|_| throttle.log(|times| lines.push(times)));
-        tokio::time::sleep(PERIOD).await;
-        throttle.log(|times| lines.push(times));
-        assert_eq!(lines, [1, 1000]);
+    async fn a_throttle_passes_one_line_a_second_and_counts_all() {
+        static THROTTLE: Throttle = Throttle::new();
+        static LINES: Mutex<Vec<u64>> = Mutex::new(Vec::new());
+        let log = || THROTTLE.log(|times| lock(&LINES).push(times));
+        (0..1000).for_each(|_| log());
+        assert_eq!(*lock(&LINES), [1]);
+        tokio::time::sleep(2 * PERIOD).await;
+        assert_eq!(*lock(&LINES), [1, 999], "also if there are no more");
+        log();
+        assert_eq!(*lock(&LINES), [1, 999, 1]);
     }
 }

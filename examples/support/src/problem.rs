@@ -110,7 +110,7 @@ impl From<StoreError> for Problem {
         let wait = error.retry_after().unwrap_or(Duration::from_secs(1));
         let refuses = matches!(error, StoreError::Refused { .. });
         let what = if refuses { "the store refuses" } else { "the store does not answer" };
-        UNAVAILABLE.log(|times| tracing::warn!(%error, times, "{what}"));
+        UNAVAILABLE.log(move |times| tracing::warn!(%error, times, "{what}"));
         Self::reduced_capacity(wait)
     }
 }

@@ -146,7 +146,7 @@ async fn deliver(client: &Client<HttpConnector, Body>, url: &Uri, alert: &Bytes)
         };
         if attempt == ATTEMPTS {
             // Without the URL, whose path may be a secret.
-            FAILED.log(|times| tracing::warn!(why, times, "an alert could not be sent"));
+            FAILED.log(move |times| tracing::warn!(why, times, "an alert could not be sent"));
             return;
         }
         sleep(wait).await;
