@@ -1,14 +1,12 @@
 //! [`Levels`]: the policies that messages are held to, made from a [`Document`] and lowered by the controller.
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Formatter};
 use std::sync::Mutex;
 use std::time::Duration;
 
 use example_support::lock;
 use example_support::policies::PolicySet;
-use serde::de::{Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use tower_sliding_window::{Policy, PolicyHandle, Quota};
 
 use crate::message::Message;
@@ -30,37 +28,10 @@ const KEPT: Duration = Duration::from_secs(60);
 pub(crate) struct Document {
     /// What one institution may take of each limit that institutions share, in percent.
     pub(crate) institution_share: u32,
-    #[serde(deserialize_with = "each_once")]
     pub(crate) institutions: BTreeMap<String, String>,
-    #[serde(deserialize_with = "each_once")]
     pub(crate) channels: BTreeMap<String, String>,
-    #[serde(deserialize_with = "each_once")]
     pub(crate) destinations: BTreeMap<String, String>,
     pub(crate) receiver: String,
-}
-
-/// Reads a list. The second limit of a member would replace the first one in silence.
-fn each_once<'de, D: Deserializer<'de>>(list: D) -> Result<BTreeMap<String, String>, D::Error> {
-    struct List;
-    impl<'de> Visitor<'de> for List {
-        type Value = BTreeMap<String, String>;
-
-        fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
-            f.write_str("an object with a limit for each name")
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-            let mut members = BTreeMap::new();
-            while let Some((name, limit)) = list.next_entry::<String, _>()? {
-                if members.contains_key(&name) {
-                    return Err(Error::custom(format_args!("{name:?} is there twice")));
-                }
-                members.insert(name, limit);
-            }
-            Ok(members)
-        }
-    }
-    list.deserialize_map(List)
 }
 
 /// What is wrong with a document.
