@@ -1,7 +1,6 @@
 //! [`Webhook`]: sends alerts to an HTTP server, and never holds up what causes them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::body::{Body, Bytes};
@@ -71,8 +70,6 @@ struct Queue {
     /// Each alert keeps its place until it is sent or given up.
     alerts: UnboundedSender<(Bytes, OwnedSemaphorePermit)>,
     places: Arc<Semaphore>,
-    /// The alerts that got no place, and are not in the log yet.
-    left_out: Arc<AtomicU64>,
 }
 
 impl Webhook {
@@ -80,25 +77,23 @@ impl Webhook {
     pub fn new(flags: &WebhookFlags) -> Result<Self, WebhookError> {
         let Some(url) = &flags.alert_webhook else { return Ok(Self(None)) };
         let ((alerts, mut queue), url) = (mpsc::unbounded_channel(), parse(url)?);
-        let left_out = Arc::<AtomicU64>::default();
-        let counted = left_out.clone();
         tokio::spawn(async move {
             let client = Client::builder(TokioExecutor::new()).build_http();
             while let Some((alert, _place)) = queue.recv().await {
                 deliver(&client, &url, &alert).await;
-                log_left_out(&counted);
             }
         });
-        Ok(Self(Some(Queue { alerts, places: Arc::new(Semaphore::new(KEPT)), left_out })))
+        Ok(Self(Some(Queue { alerts, places: Arc::new(Semaphore::new(KEPT)) })))
     }
 
     /// Sends an alert, an object, as JSON, soon. A `time` is added to its members: now, in seconds of the Unix epoch.
     ///
     /// A receiver that is slow to respond gets it again, with the same time.
     pub fn send(&self, mut alert: Value) {
+        static LEFT_OUT: Throttle = Throttle::new();
         let Some(queue) = &self.0 else { return };
         let Ok(place) = queue.places.clone().try_acquire_owned() else {
-            queue.left_out.fetch_add(1, Ordering::Relaxed);
+            LEFT_OUT.log(|times| tracing::warn!(times, "alerts are not sent: too many at a time"));
             return;
         };
         alert["time"] = unix_seconds().into();
@@ -114,14 +109,6 @@ impl Webhook {
             let alerts = KEPT - queue.places.available_permits();
             tracing::warn!(alerts, "the end comes before these alerts are sent");
         }
-        log_left_out(&queue.left_out);
-    }
-}
-
-fn log_left_out(left_out: &AtomicU64) {
-    let times = left_out.swap(0, Ordering::Relaxed);
-    if times > 0 {
-        tracing::warn!(times, "alerts are not sent: too many at a time");
     }
 }
 
@@ -204,8 +191,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_end_does_not_wait_for_a_receiver_for_long() {
         let ((alerts, _queue), places) = (mpsc::unbounded_channel(), Semaphore::new(KEPT));
-        let webhook =
-            Webhook(Some(Queue { alerts, places: Arc::new(places), left_out: Arc::default() }));
+        let webhook = Webhook(Some(Queue { alerts, places: Arc::new(places) }));
         webhook.send(json!({}));
         let begun = tokio::time::Instant::now();
         webhook.flush().await;
