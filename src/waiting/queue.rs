@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::policy::{Counts, Policy};
+use crate::quota::Quota;
 use crate::time::micros;
 use crate::window::{BanState, Denied, LogOutcome, Outcome};
 
@@ -55,6 +57,8 @@ pub(super) struct Queue {
     waiters: BTreeMap<u64, Arc<Waiter>>,
     /// How many places all waiters take.
     places: u64,
+    /// What each that takes a place costs, if all that have waited here cost the same.
+    cost: Option<u32>,
     /// When the first waiter checks. At once if there is no instant.
     next_check: Option<Instant>,
     /// The last denial of the first waiter, about this log alone, and when it arrived. The waiters behind it
@@ -80,6 +84,10 @@ impl Queue {
 
     /// Adds a waiter, in place of the one with its ticket if there is one.
     pub(super) fn insert(&mut self, ticket: u64, waiter: Arc<Waiter>) {
+        if waiter.cost > 0 {
+            let is_same = self.places == 0 || self.cost == Some(waiter.cost);
+            self.cost = is_same.then_some(waiter.cost);
+        }
         self.places += u64::from(waiter.cost);
         if let Some(before) = self.waiters.insert(ticket, waiter) {
             self.places -= u64::from(before.cost);
@@ -142,21 +150,43 @@ impl Queue {
     /// Makes the waits of a request as long as they are behind all that wait here, the first of which has a wait.
     ///
     /// What a quota holds leaves within its window, however it is spread there. From then on each window has room for as
-    /// many places as requests of this cost can take: what is less than the cost stays free.
+    /// many as fit into it, in their order.
     fn raise(&self, log: &mut LogOutcome, policy: &Policy, cost: u32, first_us: u64) {
         let places = self.places + u64::from(cost);
         let quotas = policy.quotas().iter().zip(log.quotas_mut());
-        for (quota, state) in quotas.filter(|_| !policy.refreshes()) {
+        let full = quotas.filter(|(_, state)| {
             let free = if state.is_full() { 0 } else { state.remaining() };
-            let (limit, window_us) =
-                (quota.limit() - quota.limit() % cost.max(1), quota.window_us());
-            if places > free.into() {
-                let windows = places.div_ceil(limit.max(1).into()) - 1;
-                let wait_us =
-                    first_us.max(window_us).saturating_add(windows.saturating_mul(window_us));
-                state.wait_us = state.wait_us.max(wait_us);
-            }
+            !policy.refreshes() && places > free.into()
+        });
+        let (quotas, states): (SmallVec<[&Quota; 2]>, SmallVec<[_; 2]>) = full.unzip();
+        let longest_us = quotas.iter().map(|quota| quota.window_us()).max().unwrap_or(0);
+        let wait_us = first_us.max(longest_us).saturating_add(self.taken_up_us(&quotas, cost));
+        states.into_iter().for_each(|state| state.wait_us = state.wait_us.max(wait_us));
+    }
+
+    /// Returns for how long those that wait here take up all room for a request of this cost in an empty log.
+    fn taken_up_us(&self, quotas: &[&Quota], cost: u32) -> u64 {
+        if let ([quota], true) = (quotas, self.cost == Some(cost)) {
+            // Not one by one: there may be thousands.
+            let windows = self.places / u64::from((quota.limit() - quota.limit() % cost).max(1));
+            return windows.saturating_mul(quota.window_us());
         }
+        // When each is admitted, and how many of the oldest have left each window by then.
+        let (mut admitted, mut at_us) = (Vec::<(u64, u64)>::new(), 0);
+        let mut windows: SmallVec<[(usize, u64); 2]> = quotas.iter().map(|_| (0, 0)).collect();
+        for next in self.waiters.values().map(|it| it.cost).chain([cost]).map(u64::from) {
+            for (quota, (left, taken)) in quotas.iter().zip(&mut windows) {
+                while *taken + next > quota.limit().into()
+                    && let Some((before_us, cost)) = admitted.get(*left)
+                {
+                    at_us = at_us.max(before_us.saturating_add(quota.window_us()));
+                    (*left, *taken) = (*left + 1, *taken - cost);
+                }
+                *taken += next;
+            }
+            admitted.push((at_us, next));
+        }
+        at_us
     }
 
     /// Returns what the waiter with a ticket has to do.
@@ -266,7 +296,6 @@ fn is_too_long((denied, received): &(Denied, Instant), before: u64, waiter: &Wai
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::quota::Quota;
 
     /// Else the next one checks in between.
     #[test]

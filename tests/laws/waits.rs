@@ -675,8 +675,9 @@ struct Queued {
     cost: u32,
     /// Of how many requests in how many seconds.
     quotas: Vec<(u32, u64)>,
-    /// After how many tenths of a second each request is sent, and for how many seconds it may wait.
-    sent: Vec<(u32, u64)>,
+    /// After how many tenths of a second each request is sent, how much more than the last it costs, and for how many seconds
+    /// it may wait.
+    sent: Vec<(u32, u32, u64)>,
     /// Another quota for the last request, and whether it replaces that of all.
     change: Option<((u32, u64), bool)>,
     longest: u64,
@@ -684,7 +685,8 @@ struct Queued {
 
 fn queued() -> impl Strategy<Value = Queued> {
     let quota = || (1..6_u32, select(vec![1, 2, 10, 20, 60]));
-    let sent = vec((0..60_u32, prop_oneof![Just(0), 1..40_u64]), 1..12);
+    let more = prop_oneof![3 => Just(0), 1 => 1..3_u32];
+    let sent = vec((0..60_u32, more, prop_oneof![Just(0), 1..40_u64]), 1..12);
     let change = option::weighted(0.3, (quota(), any::<bool>()));
     (1..4_u32, vec(quota(), 1..3), sent, change, 0..15_u64).prop_map(
         |(cost, quotas, sent, change, longest)| Queued { cost, quotas, sent, change, longest },
@@ -696,16 +698,17 @@ async fn play(Queued { cost, quotas, sent, change, longest }: Queued) -> Result<
     let seconds = Duration::from_secs;
     let policy = |quotas: &[(u32, u64)]| {
         // Also no multiple of the cost.
-        let quota = |(limit, window): &_| Quota::new(cost * limit + limit % cost, seconds(*window));
+        let quota =
+            |(limit, window): &_| Quota::new(cost * limit + limit % cost + 2, seconds(*window));
         let policy = Policy::new("user").keep_for(TEN * 6).budget();
         PolicyHandle::new(quotas.iter().map(quota).fold(policy, Policy::quota))
     };
     let mut policy_now = policy(&quotas);
     let store = Delayed::default();
     let limiter = Limiter::new(&policy_now, store.clone());
-    for (pause, longest) in sent {
+    for (pause, more, longest) in sent {
         sleep(A_SECOND / 10 * pause).await;
-        waits(&limiter, [(&policy_now, "bob", cost)], Some(seconds(longest))).await;
+        waits(&limiter, [(&policy_now, "bob", cost + more)], Some(seconds(longest))).await;
     }
     if let Some((quota, replaces)) = change {
         let changed = policy(&[quota]);
@@ -716,8 +719,10 @@ async fn play(Queued { cost, quotas, sent, change, longest }: Queued) -> Result<
     }
     let (checks, logs) = (store.checks(), || [(&policy_now, "bob", cost)]);
     match limiter.until_admitted_all(logs, Some(seconds(longest))).await {
-        // Behind others it only looks at its log.
-        Err(denied) if store.checks() == checks => sleep(denied.retry_after().unwrap()).await,
+        // Behind others it only looks at its log. They may be admitted at the same instant.
+        Err(denied) if store.checks() == checks => {
+            sleep(denied.retry_after().unwrap() + A_MOMENT).await;
+        }
         _ => return Ok(()),
     }
     let again = limiter.until_admitted_all(logs, Some(Duration::ZERO)).await;
