@@ -302,11 +302,14 @@ impl Store for MemoryStore {
     }
 
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {
-        StoreFuture::ready(Ok(self.settle_here(check, cost)))
+        let was_live = self.settle_here(check, cost);
+        self.report_held();
+        StoreFuture::ready(Ok(was_live))
     }
 
     fn reset(&self, log: &LogId) -> StoreFuture<()> {
         self.reset_here(log);
+        self.report_held();
         StoreFuture::ready(Ok(()))
     }
 

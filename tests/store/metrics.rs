@@ -101,6 +101,11 @@ async fn a_gauge_shows_the_logs() {
     }
     assert!(store.len() < 21_000, "each of them drops two expired ones: {}", store.len());
     about(LOGS, store.len() as f64, 5_000.0);
+    for user in 0..12_000_u32 {
+        limiter.reset(user + 1_000_000).await.unwrap();
+    }
+    assert!(store.len() < 9_000);
+    about(LOGS, store.len() as f64, 5_000.0);
     drop((limiter, store));
     about(LOGS, 0.0, 5_000.0);
 }

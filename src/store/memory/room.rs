@@ -50,7 +50,7 @@ impl MemoryStore {
         if inner.fill.is_nearly_full() && inner.swept.is_due(SECOND) {
             inner.sweep();
         }
-        inner.fill.report(inner.logs.held());
+        self.report_held();
         for _ in 0..take(&inner.refused) {
             telemetry::memory_full();
         }
@@ -58,6 +58,11 @@ impl MemoryStore {
             let strikes = take(&inner.strikes_lost) as u64;
             telemetry::strikes_lost(strikes, StoreError::Full { capacity: inner.bans.capacity });
         }
+    }
+
+    /// Reports how full the store is, under no lock either.
+    pub(super) fn report_held(&self) {
+        self.0.fill.report(self.0.logs.held());
     }
 }
 
