@@ -387,8 +387,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// A [`StoreError`] if the store fails and the failure policy is [`FailurePolicy::Closed`]. A request
-    /// would get the same error.
+    /// A [`StoreError`] if the store fails and the failure policy is [`FailurePolicy::Closed`], and if a store in process is
+    /// full and the key has no log, unless it is [`FailurePolicy::Open`]. A request would get the same error.
     pub async fn explain(&self, key: impl Into<Key>) -> Result<Explanation, StoreError> {
         self.explain_cost(key, 1).await
     }

@@ -290,15 +290,21 @@ impl Store for MemoryStore {
 
     fn explain(&self, check: &Check) -> StoreFuture<Explanation> {
         let (log, cost) = (&check.logs[0], check.cost_in(0));
-        let (hash, shard) = self.0.lock_one(log);
-        let now_us = self.0.now_us();
-        let entries = shard.find(hash, log).map_or(&EMPTY, |slot| &shard.logs[slot].entries);
-        let mut explanation = entries.explain(log, now_us, cost);
-        if let Some(penalty) = log.policy.get_penalty() {
-            let record = shard.ban(hash, log, now_us).cloned().unwrap_or_default();
-            explanation = explanation.with_ban(record.explain(now_us, penalty));
-        }
-        StoreFuture::ready(Ok(explanation))
+        StoreFuture::ready(self.0.make_room_for(|| {
+            let (hash, shard) = self.0.lock_one(log);
+            let now_us = self.0.now_us();
+            let slot = shard.find(hash, log);
+            let entries = slot.map_or(&EMPTY, |slot| &shard.logs[slot].entries);
+            let mut explanation = entries.explain(log, now_us, cost);
+            if let Some(penalty) = log.policy.get_penalty() {
+                let record = shard.ban(hash, log, now_us).cloned().unwrap_or_default();
+                explanation = explanation.with_ban(record.explain(now_us, penalty));
+            }
+            if explanation.admitted && cost > 0 && slot.is_none() {
+                self.0.logs.ensure_room()?;
+            }
+            Ok(explanation)
+        }))
     }
 
     fn settle(&self, check: &Check, cost: u32) -> StoreFuture<bool> {

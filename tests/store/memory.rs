@@ -28,6 +28,9 @@ async fn only_expired_and_reset_logs_make_room() {
         assert!(admit(&long, &key).await, "room number {number}");
     }
     assert!(long.check("one more").await.is_err());
+    let explained = long.explain("one more").await;
+    assert!(matches!(explained, Err(StoreError::Full { .. })), "as a request: {explained:?}");
+    assert!(long.explain("0").await.is_ok());
     long.reset("0").await.unwrap();
     assert!(admit(&long, "one more").await);
 }

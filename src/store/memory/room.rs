@@ -36,6 +36,11 @@ impl Room {
         is_grown.then_some(()).ok_or(StoreError::Full { capacity: self.capacity })
     }
 
+    pub(super) fn ensure_room(&self) -> Result<(), StoreError> {
+        let has_room = self.held() < self.capacity;
+        has_room.then_some(()).ok_or(StoreError::Full { capacity: self.capacity })
+    }
+
     pub(super) fn free(&self) {
         self.held.fetch_sub(1, Ordering::Relaxed);
     }
