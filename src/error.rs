@@ -24,8 +24,9 @@ pub(crate) fn task_has_ended() -> StoreError {
 ///
 /// Either the store failed, or the call is a mistake of the caller: [`NoBudget`](Self::NoBudget),
 /// [`CostAboveLimit`](Self::CostAboveLimit), [`NoValue`](Self::NoValue), [`Unsupported`](Self::Unsupported),
-/// [`UnknownPolicy`](Self::UnknownPolicy) and [`Configuration`](Self::Configuration). The [`FailurePolicy`](crate::FailurePolicy) applies to failures of the
-/// store. A mistake is an error under each of them. No message holds a key.
+/// [`UnknownPolicy`](Self::UnknownPolicy) and [`Configuration`](Self::Configuration). The
+/// [`FailurePolicy`](crate::FailurePolicy) applies to failures of the store. A mistake is an error under each of them. No
+/// message holds a key.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {

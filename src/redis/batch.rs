@@ -81,9 +81,10 @@ pub(crate) trait BatchedRequest: Sized + Send + Sync + 'static {
 ///   Before each call it lets other tasks run while they bring more requests: no timer is involved.
 ///   If 32 wait, or the call has been under way for 5 ms, another task sends them: a Redis far away has
 ///   many calls under way. A task ends when none waits.
-/// - At most 64 calls are under way, and as many with one request. A request that has waited for a second when its call begins, while others began, is
-///   not sent, and its caller learns that the store is overloaded, or gone if nothing replied meanwhile: in an
-///   overload each call serves requests whose callers still wait, and when the load falls, service is back at once.
+/// - At most 64 calls are under way, beside those of [`Client::run`]. A request that has waited for a second when its call
+///   begins, while others began, is not sent, and its caller learns that the store is overloaded, or gone if nothing replied
+///   meanwhile: in an overload each call serves requests whose callers still wait, and when the load falls, service is back at
+///   once. Requests that are sent alone wait for the places of [`Client::run`].
 /// - On a Cluster all of this holds for each node by itself. A call has keys of several slots there, of which the
 ///   node may have given some away: the requests that it refuses are sent alone, and find the other node. So is one that
 ///   was alone already: of a slot on its way, the node refuses a log as soon as a call has removed its last entry.

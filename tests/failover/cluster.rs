@@ -33,11 +33,12 @@ impl Nodes {
     }
 
     /// Has the process reach the node of alice by the way that is returned.
-    async fn with_a_way(limit: u32) -> (Self, Proxy) {
+    async fn with_a_way(limit: u32, builder: RedisStoreBuilder) -> (Self, Proxy) {
         let cluster = Cluster::start().await;
         let proxy = Proxy::to(cluster.nodes[ALICE].port()).await;
         cluster.announce(ALICE, proxy.port()).await;
-        let store = store(RedisServers::cluster([cluster.nodes[0].url()]).unwrap()).await;
+        let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();
+        let store = builder.connect(servers).await.unwrap();
         (Self::of(cluster, store, limit), proxy)
     }
 
@@ -387,7 +388,7 @@ async fn cluster_that_is_not_formed_is_asked_now_and_then() {
 /// The way to the node takes longer than a call follows redirections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn distant_node_names_the_one_that_gets_its_slot() {
-    let (nodes, proxy) = Nodes::with_a_way(9).await;
+    let (nodes, proxy) = Nodes::with_a_way(9, uncached()).await;
     decides(REDIS, &nodes.limiter, &[EACH[ALICE]]).await;
     nodes.cluster.begin_to_move(LOG, 0).await;
     proxy.set(Fault::Delay(Duration::from_millis(250)));
@@ -528,7 +529,7 @@ async fn open_request_is_in_all_logs_or_in_none() {
 /// A cancellation of the earlier log would arrive after the request, which the process has admitted, was written back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn late_rollback_undoes_no_admission() {
-    let (nodes, proxy) = Nodes::with_a_way(1).await;
+    let (nodes, proxy) = Nodes::with_a_way(1, uncached()).await;
     let warm = nodes.check([(&nodes.user, EACH[ALICE]), (&nodes.ip, EACH[BOB])]).await;
     assert_eq!(warm.decided_by(), REDIS);
     pause(nodes.of_bob(), 1_500).await;
@@ -1022,13 +1023,15 @@ async fn requests_beside_a_silent_node_take_no_place() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_that_was_looked_at_keeps_no_place() {
     join_all([true, false].map(async |is_lost| {
-        let (mut nodes, proxy) = Nodes::with_a_way(1).await;
+        // Long enough that a busy machine resets in between.
+        let builder = uncached().response_timeout(Duration::from_secs(2));
+        let (mut nodes, proxy) = Nodes::with_a_way(1, builder).await;
         nodes.limiter = nodes.limiter.failure_policy(FailurePolicy::Open);
         let node = nodes.of_alice();
         assert!(admit(&nodes.limiter, "alice").await);
         nodes.of_bob().signal("STOP");
         assert_eq!(decided_by(&nodes.limiter, "bob").await, DecidedBy::FailurePolicy);
-        proxy.set(Fault::Delay(Duration::from_millis(250)));
+        proxy.set(Fault::Delay(Duration::from_secs(1)));
         let before = node.call_count("evalsha").await;
         let reset = async {
             eventually("it is looked at", async || node.call_count("evalsha").await > before).await;
@@ -1055,7 +1058,7 @@ async fn has_no_log(cluster: &Cluster) {
 /// A node is gone, and its address is that of a node of another Cluster, which refuses its keys, or serves them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn address_that_goes_to_another_cluster_takes_no_key_along() {
-    let ((ours, proxy), theirs) = tokio::join!(Nodes::with_a_way(1_000_000), Cluster::start());
+    let ((ours, proxy), theirs) = tokio::join!(Nodes::with_a_way(1_000_000, uncached()), Cluster::start());
     let Nodes { cluster: mut ours, limiter, .. } = ours;
     let others = keys_of(&[0, BOB]);
     decides(REDIS, &limiter, &keys_of(&[0, ALICE, BOB])).await;
