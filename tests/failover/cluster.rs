@@ -1058,7 +1058,8 @@ async fn has_no_log(cluster: &Cluster) {
 /// A node is gone, and its address is that of a node of another Cluster, which refuses its keys, or serves them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn address_that_goes_to_another_cluster_takes_no_key_along() {
-    let ((ours, proxy), theirs) = tokio::join!(Nodes::with_a_way(1_000_000, uncached()), Cluster::start());
+    let ((ours, proxy), theirs) =
+        tokio::join!(Nodes::with_a_way(1_000_000, uncached()), Cluster::start());
     let Nodes { cluster: mut ours, limiter, .. } = ours;
     let others = keys_of(&[0, BOB]);
     decides(REDIS, &limiter, &keys_of(&[0, ALICE, BOB])).await;
