@@ -34,7 +34,7 @@ impl Nodes {
 
     /// Has the process reach the node of alice by the way that is returned.
     async fn with_a_way(limit: u32, builder: RedisStoreBuilder) -> (Self, Proxy) {
-        let cluster = Cluster::start().await;
+        let mut cluster = Cluster::start().await;
         let proxy = Proxy::to(cluster.nodes[ALICE].port()).await;
         cluster.announce(ALICE, proxy.port()).await;
         let servers = RedisServers::cluster([cluster.nodes[0].url()]).unwrap();

@@ -135,15 +135,17 @@ impl Cluster {
         }
     }
 
-    /// Has clients reach a node by another port, and waits until another node says so.
-    pub async fn announce(&self, number: usize, port: u16) {
-        let (node, other) = (&self.nodes[number], &self.nodes[usize::from(number == 0)]);
-        let bus = node.port() + 10_000;
-        node.command(&format!("CONFIG SET cluster-announce-bus-port {bus}")).await;
-        node.command(&format!("CONFIG SET cluster-announce-port {port}")).await;
-        let port = port.to_string();
+    /// Has clients reach a node by another port, and waits until another node says so. It is started again: Redis 6.2
+    /// says of itself what it was started with.
+    pub async fn announce(&mut self, number: usize, port: u16) {
+        let (bus, port) = (self.nodes[number].port() + 10_000, port.to_string());
+        let announced =
+            ["--cluster-announce-bus-port", &bus.to_string(), "--cluster-announce-port", &port];
+        self.nodes[number].restart_with(&announced).await;
+        let other = &self.nodes[usize::from(number == 0)];
         let known = async || other.run::<String>(&["CLUSTER", "NODES"]).await;
         eventually("the port is known", async || known().await.contains(&port)).await;
+        self.serves_every_slot(&[number]).await;
     }
 
     pub fn signal(&self, name: &str) {

@@ -91,6 +91,12 @@ impl Redis {
         self.ready().await;
     }
 
+    /// The same, with more arguments.
+    pub async fn restart_with(&mut self, arguments: &[&str]) {
+        self.command.args(arguments);
+        self.restart().await;
+    }
+
     /// Returns the names of all keys but the marks of the stores.
     pub async fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.run(&["KEYS", "*"]).await;
