@@ -75,6 +75,11 @@
 //! A monitor has no failure policy: [`SpeechMonitor::check`] returns an error, and the chat decides. But
 //! a mute that this process has imposed or found still holds while Redis does not answer, until it ends.
 //!
+//! If Redis loses its data, the messages of before do not count any more. A process restores the mute of a sender with the
+//! next message of that sender that it checks. One that has only found the mute knows neither its reason nor how long it was.
+//! Until the process that has imposed it checks a message of the sender, too, the reason is `strikes`, and the same rule may
+//! lengthen the mute and report it once more.
+//!
 //! # Concurrency
 //!
 //! There is no lock across processes. One atomic step, a script in Redis or a mutex in process, records
