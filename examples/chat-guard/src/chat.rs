@@ -119,7 +119,10 @@ impl Chat {
             self.0.monitor.settled().await;
         };
         if timeout(LAST_CHECKS, all).await.is_err() {
-            tracing::warn!(messages = self.waiting(), "the end comes before these are checked");
+            match self.waiting() {
+                0 => tracing::warn!("the end comes before a mute is reported"),
+                messages => tracing::warn!(messages, "the end comes before these are checked"),
+            }
         }
     }
 
