@@ -137,23 +137,28 @@ impl Config {
         }
     }
 
-    /// Returns the check to send to the store, or `None` if no rule applies to the request.
-    pub(super) fn check(&self, head: &Parts) -> Result<Option<Check>, Rejection> {
+    /// Returns the check to send to the store, or `None` if no rule applies to the request. That a rule is skipped for want
+    /// of its key is reported with the first check of a request only.
+    pub(super) fn check(&self, head: &Parts, is_first: bool) -> Result<Option<Check>, Rejection> {
         if (self.skip)(head) {
             return Ok(None);
         }
         let mut logs = SmallVec::new();
         for rule in &self.rules {
-            match (rule.add_log(head, self.shadow, &mut logs), self.missing_key) {
-                (Ok(()) | Err(KeyError::NotApplicable), _)
-                | (Err(KeyError::Missing), MissingKey::SkipRule) => {}
-                (Err(KeyError::Missing), MissingKey::Reject(status)) => {
-                    return Err(Rejection::MissingKey { status });
+            let Err(error) = rule.add_log(head, self.shadow, &mut logs) else { continue };
+            let rejection = match (error, self.missing_key) {
+                (KeyError::NotApplicable, _) | (KeyError::Missing, MissingKey::SkipRule) => None,
+                (KeyError::Missing, MissingKey::Reject(status)) => {
+                    Some(Rejection::MissingKey { status })
                 }
-                (Err(KeyError::Invalid), _) => return Err(Rejection::InvalidKey),
-                (Err(KeyError::NotProvided { fix }), _) => {
-                    return Err(Rejection::KeyNotProvided { fix });
-                }
+                (KeyError::Invalid, _) => Some(Rejection::InvalidKey),
+                (KeyError::NotProvided { fix }, _) => Some(Rejection::KeyNotProvided { fix }),
+            };
+            if is_first || rejection.is_some() {
+                rule.report(error);
+            }
+            if let Some(rejection) = rejection {
+                return Err(rejection);
             }
         }
         if logs.is_empty() {

@@ -97,7 +97,7 @@ where
     S: Service<Request<ReqBody>>,
 {
     fn start(self) -> State<S, ReqBody> {
-        match self.config.check(&self.head) {
+        match self.config.check(&self.head, true) {
             Ok(Some(check)) if self.config.waits() => {
                 let (head, config) = (self.head, self.config.clone());
                 let wait = Box::pin(async move {
@@ -196,8 +196,9 @@ where
 /// Waits until a request is admitted, or denies it. If the future is dropped, the request does not count.
 async fn wait(check: Check, head: &Parts, config: &Config) -> WaitResult {
     // Anew, because policies may have been replaced.
-    let again =
-        || -> Result<Check, Option<Rejection>> { config.check(head).map_err(Some)?.ok_or(None) };
+    let again = || -> Result<Check, Option<Rejection>> {
+        config.check(head, false).map_err(Some)?.ok_or(None)
+    };
     let bounds = Bounds::new(config.max_wait, config.max_waiters);
     let first = check.clone();
     let decided = match until_admitted(&config.waiting, &config.store, first, again, bounds).await {

@@ -53,16 +53,15 @@ impl Rule {
         self.choose.is_some() || self.policy.get().counts().is_budget()
     }
 
-    /// Adds the log of a request, unless the request is exempt. Reports if there is no key.
+    /// Adds the log of a request, unless the request is exempt.
     pub(super) fn add_log(
         &self,
         parts: &Parts,
         shadow: bool,
         logs: &mut SmallVec<[LogId; 2]>,
     ) -> Result<(), KeyError> {
-        let key = self.extractor.extract(parts).inspect_err(|error| self.report(*error))?;
-        let value = self.value.as_ref().map(|value| value.extract(parts)).transpose();
-        let value = value.inspect_err(|error| self.report(*error))?;
+        let key = self.extractor.extract(parts)?;
+        let value = self.value.as_ref().map(|value| value.extract(parts)).transpose()?;
         if !self.stats.found.load(Ordering::Relaxed) {
             self.stats.found.store(true, Ordering::Relaxed);
         }
@@ -86,7 +85,8 @@ impl Rule {
         Ok(())
     }
 
-    fn report(&self, error: KeyError) {
+    /// Reports that a request has no key.
+    pub(super) fn report(&self, error: KeyError) {
         let (policy, stats) = (self.policy.get(), &self.stats);
         telemetry::no_key(policy.label(), error.reason());
         match error {

@@ -148,6 +148,21 @@ async fn rule_that_never_finds_its_key_warns_once() {
     }
 }
 
+/// It is checked once a second while it waits.
+#[tokio::test(start_paused = true)]
+async fn waiting_request_lacks_its_key_once() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let (warnings, wait) = (Warnings::listen(), Duration::from_secs(200));
+    let layer = alone(Quota::new(1, wait)).rule(policy("device"), key::header("x-device"));
+    let layer = layer.on_missing_key(MissingKey::SkipRule).max_wait(wait);
+    let service = layer.layer(service_fn(ok));
+    for _ in 0..2 {
+        assert_eq!(status(&service, "alice").await, OK);
+    }
+    assert_eq!(missing(&recorded, "device", "missing"), 2);
+    assert_eq!(warnings.lines(), [""; 0], "of two requests");
+}
+
 #[tokio::test(start_paused = true)]
 async fn impossible_cost_warns_once_and_is_no_store_failure() {
     let (recorded, _recorder) = RecordedMetrics::listen();
