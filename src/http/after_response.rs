@@ -10,7 +10,7 @@ use std::thread;
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{Method, Response, Version};
+use http::{Method, Response, StatusCode, Version};
 use http_body::{Body, Frame};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -118,7 +118,11 @@ impl AfterResponse {
         }
         let announced = head.headers().get(CONTENT_LENGTH).and_then(|it| it.to_str().ok());
         let announced = announced.and_then(|it| it.parse().ok());
-        let length = announced.or_else(|| body.size_hint().exact());
+        let length = match head.status() {
+            // They have no body, and a server drops that of the service unread.
+            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED => Some(0),
+            _ => announced.or_else(|| body.size_hint().exact()),
+        };
         self.length = length.filter(|_| self.version < Version::HTTP_2);
         self.is_complete = body.is_end_stream() || self.length == Some(0);
         // A server drops a body that has ended after the client has the response.

@@ -49,6 +49,7 @@ async fn place_is_free_with_the_last_frame_and_not_before() {
     let echo = service_fn(async |request: Request<Body>| {
         let (head, body) = request.into_parts();
         let mut response = Response::new(body);
+        *response.status_mut() = *head.extensions.get().unwrap();
         *response.headers_mut() = head.headers;
         Ok::<_, Infallible>(response)
     });
@@ -57,14 +58,16 @@ async fn place_is_free_with_the_last_frame_and_not_before() {
     let cost = |end: ResponseEnd<'_>| {
         Some(u32::try_from(end.bytes).ok()? + if end.is_complete { 0 } else { 100 })
     };
-    for (method, version, length, body, frames, expected) in [
-        (Method::GET, Version::HTTP_2, 0, Body::empty(), 0, 0),
-        (Method::GET, Version::HTTP_2, 3, Body::new(trailers), 2, 3),
-        (Method::GET, Version::HTTP_11, 3, Body::new(announced), 1, 3),
-        (Method::HEAD, Version::HTTP_11, 3, Body::from("all"), 0, 100),
+    let unchanged = StatusCode::NOT_MODIFIED;
+    for (method, version, status, length, body, frames, expected) in [
+        (Method::GET, Version::HTTP_2, OK, 0, Body::empty(), 0, 0),
+        (Method::GET, Version::HTTP_2, OK, 3, Body::new(trailers), 2, 3),
+        (Method::GET, Version::HTTP_11, OK, 3, Body::new(announced), 1, 3),
+        (Method::HEAD, Version::HTTP_11, OK, 3, Body::from("all"), 0, 100),
+        (Method::GET, Version::HTTP_11, unchanged, 3, Body::from("all"), 0, 0),
     ] {
         let store = MemoryStore::new();
-        let request = Request::builder().method(method).version(version);
+        let request = Request::builder().method(method).version(version).extension(status);
         let request = request.header("x-user-id", "alice").header("content-length", length);
         let limit = layer(store.clone()).rule(tokens.clone(), key::header("x-user-id"));
         let service = limit.settle_from_body(0, cost).layer(echo);
