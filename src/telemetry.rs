@@ -23,6 +23,7 @@ mod policy_label;
 use std::fmt::Display;
 use std::time::Duration;
 
+use self::fill::LOST_CONNECTIONS;
 pub(crate) use self::fill::{Fill, JOURNAL, MEMORY};
 pub(crate) use self::policy_label::PolicyLabel;
 
@@ -118,9 +119,9 @@ pub(crate) fn never_passes(error: impl Display) {
     event!(warn, %error, "no such request ever passes");
 }
 
-pub(crate) fn store_lost(error: impl Display) {
-    #[cfg(feature = "metrics")]
-    metrics::gauge!("sliding_window_store_available").set(0.0);
+/// Reports that a connection is lost, and whether that is new.
+pub(crate) fn store_lost(error: impl Display, is_new: bool) {
+    LOST_CONNECTIONS.change(is_new.into());
     event!(warn, %error, "the store does not answer: the failure policy decides");
 }
 
@@ -142,9 +143,13 @@ pub(crate) fn overloaded() {
     );
 }
 
+/// Reports that a connection is there again, or not needed any more.
+pub(crate) fn connection_found() {
+    LOST_CONNECTIONS.change(-1);
+}
+
 pub(crate) fn store_found() {
-    #[cfg(feature = "metrics")]
-    metrics::gauge!("sliding_window_store_available").set(1.0);
+    LOST_CONNECTIONS.change(0);
     event!(info, "the store answers");
 }
 

@@ -388,6 +388,7 @@ impl CircuitBreaker {
     /// the server is down, then it refuses the password.
     fn report_lost(&self, error: &StoreError) {
         let mut reported = self.reported();
+        let is_new = reported.is_none();
         match &mut *reported {
             Some((at, _)) if at.elapsed() < REPORT_PAUSE => return,
             Some((at, _)) => *at = Instant::now(),
@@ -397,13 +398,15 @@ impl CircuitBreaker {
         drop(reported);
         match error {
             // The error names the server itself.
-            StoreError::Unreachable { .. } => telemetry::store_lost(error),
-            _ => telemetry::store_lost(format!("{}: {error}", self.servers.name())),
+            StoreError::Unreachable { .. } => telemetry::store_lost(error, is_new),
+            _ => telemetry::store_lost(format!("{}: {error}", self.servers.name()), is_new),
         }
     }
 
     fn report_found(&self) {
-        drop(self.reported().take());
+        let lost = self.reported().take();
+        // Not under the lock: a recorder may use the store.
+        drop(lost);
         self.health.find_connection();
     }
 }

@@ -73,5 +73,6 @@ pub(super) struct LostConnection(Health);
 impl Drop for LostConnection {
     fn drop(&mut self) {
         self.0.record().lost_connections -= 1;
+        telemetry::connection_found();
     }
 }

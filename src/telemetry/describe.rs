@@ -76,7 +76,7 @@ const COUNTERS: &[(&str, &str)] = &[
 const GAUGES: &[(&str, &str)] = &[
     (
         "sliding_window_store_available",
-        "1 while connected to Redis, 0 during an outage, also of one node of a Cluster.",
+        "1 while connected to Redis, 0 during an outage, also of one node of a Cluster or of one of several stores.",
     ),
     ("sliding_window_memory_logs", "Logs that the in-process stores hold, expired ones included."),
     (

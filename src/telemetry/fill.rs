@@ -28,6 +28,13 @@ pub(crate) static JOURNAL: Filled = Filled {
               error until the store answers",
 };
 
+/// The lost connections to Redis. The gauge says whether there are none.
+pub(super) static LOST_CONNECTIONS: Sum = Sum {
+    #[cfg(feature = "metrics")]
+    shown: |lost| f64::from(lost <= 0),
+    ..Sum::new("sliding_window_store_available")
+};
+
 /// Reports how much is held, when it becomes nearly full, and when it has room again.
 pub(crate) struct Fill {
     filled: &'static Filled,
@@ -90,8 +97,10 @@ impl Drop for Fill {
 ///
 /// It is set, not incremented, so that a recorder that is installed late, and one that has dropped an
 /// idle gauge, gets the whole sum with the next report.
-struct Sum {
+pub(super) struct Sum {
     name: &'static str,
+    #[cfg(feature = "metrics")]
+    shown: fn(i64) -> f64,
     #[cfg(feature = "metrics")]
     total: AtomicI64,
 }
@@ -101,17 +110,20 @@ impl Sum {
         Self {
             name,
             #[cfg(feature = "metrics")]
+            shown: |total| total as f64,
+            #[cfg(feature = "metrics")]
             total: AtomicI64::new(0),
         }
     }
 
-    fn change(&self, by: i64) {
+    /// Adds to the sum, and shows it. Must not be called under a lock, see [`Fill::report`].
+    pub(super) fn change(&self, by: i64) {
         #[cfg(feature = "metrics")]
         {
             describe::to_present();
             let mut total = self.total.fetch_add(by, Ordering::SeqCst) + by;
             loop {
-                metrics::gauge!(self.name).set(total as f64);
+                metrics::gauge!(self.name).set((self.shown)(total));
                 // Another thread may have set the gauge to an earlier sum after this one.
                 let latest = self.total.load(Ordering::SeqCst);
                 if latest == total {

@@ -1,5 +1,5 @@
-//! The guide lists the metrics. The metrics of a full store, whose gauges are sums
-//! over the stores of a process.
+//! The guide lists the metrics. The metrics of a full store and of one in an outage, whose gauges are those of all
+//! stores of a process.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use test_support::recorder::RecordedMetrics;
 use test_support::warnings::Warnings;
-use tower_sliding_window::{Limiter, MemoryStore, Quota};
+use test_support::{Redis, eventually};
+use tower_sliding_window::{DecidedBy, Limiter, MemoryStore, Quota};
 use uuid::Uuid;
 
 use crate::{files, root};
@@ -70,6 +71,36 @@ async fn filling_store_warns_at_80_percent_and_counts_its_refusals() {
     tokio::time::advance(Duration::from_secs(1)).await;
     assert!(!often.check("bob").await.unwrap().is_admitted());
     assert_eq!((nearly_full(), store.len()), (0.0, 1), "a denial sees that they have expired");
+}
+
+#[tokio::test]
+async fn store_is_available_while_all_stores_of_the_process_are() {
+    let (recorded, _recorder) = RecordedMetrics::listen();
+    let warnings = Warnings::listen();
+    let mut servers = [Redis::start().await, Redis::start().await];
+    let mut limiters = Vec::new();
+    for server in &servers {
+        limiters.push(Limiter::new(Quota::per_hour(1_000), server.store().await));
+    }
+    assert_eq!(recorded.available(), 1.0);
+    assert!(recorded.descriptions().contains_key("sliding_window_store_available"), "at once");
+
+    servers.iter_mut().for_each(Redis::kill);
+    eventually("both are missed", async || {
+        for limiter in &limiters {
+            let _ = limiter.check("alice").await.unwrap();
+        }
+        warnings.lines().len() >= 2
+    })
+    .await;
+    servers[1].start_again();
+    eventually("the second one is back", async || {
+        limiters[1].check("alice").await.unwrap().decided_by() == DecidedBy::Store
+    })
+    .await;
+    assert_eq!(recorded.available(), 0.0, "the first one is not");
+    servers[0].start_again();
+    eventually("both are back", async || recorded.available() == 1.0).await;
 }
 
 #[test]
