@@ -299,7 +299,9 @@ while key <= #KEYS do
           left, left_of = format('%d', now_us - retention_us), retention_us
         end
         if counts == budget then
-          trim(k, retention_us)
+          if call('ZCOUNT', log, '0', left) > 0 then
+            trim(k, retention_us)
+          end
         elseif entries <= most_expired then
           local expired = try('ZREMRANGEBYSCORE', log, '-inf', left)
           if type(expired) == 'table' then
@@ -481,6 +483,11 @@ while key <= #KEYS do
           else
             local entry = shape[at + 4] == budget and entry_of[k] or member
             added = try('ZADD', log, 'NX', score, entry)
+            if type(added) == 'table' and sum_of and (sum_of[k] or 0) > 0 and find(added.err, 'OOM', 1, true) then
+              -- A server without memory refuses no write behind one that needs none, with which other logs begin.
+              call('ZREMRANGEBYSCORE', log, 1, 0)
+              added = try('ZADD', log, 'NX', score, entry)
+            end
             if added == 0 then
               -- The request was recorded earlier. Its cost is in the sums of a budget.
               recorded_us, is_added = call('ZSCORE', log, entry), false
