@@ -483,7 +483,7 @@ while key <= #KEYS do
           else
             local entry = shape[at + 4] == budget and entry_of[k] or member
             added = try('ZADD', log, 'NX', score, entry)
-            if type(added) == 'table' and sum_of and (sum_of[k] or 0) > 0 and find(added.err, 'OOM', 1, true) then
+            if type(added) == 'table' and shape[at + 4] == budget and sum_of[k] > 0 and find(added.err, 'OOM', 1, true) then
               -- A server without memory refuses no write behind one that needs none, with which other logs begin.
               call('ZREMRANGEBYSCORE', log, 1, 0)
               added = try('ZADD', log, 'NX', score, entry)
